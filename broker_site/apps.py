@@ -18,7 +18,7 @@ class ConsoleConfig(SimpleAdminConfig):
     """
 
     default = False
-    default_site = "broker_site.site.Console"
+    default_site = "broker_site.console.site.Console"
 
     def ready(self) -> None:
         register(check_dependencies, Tags.admin)
@@ -37,7 +37,7 @@ class SiteConfig(AppConfig):
 
     def ready(self) -> None:
         # Importing the module registers the checks; settings and models are complete now.
-        from broker_site import checks  # noqa: F401
+        from broker_site.observability import checks  # noqa: F401
         from channels_app.registry import roles
 
         # The last app with tables: after it, all permissions exist.

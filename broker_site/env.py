@@ -30,6 +30,12 @@ from delivery import conf
 BASE_DIR: Path = Path(__file__).resolve().parent.parent
 COMMAND = "HOOKSTATION_COMMAND"
 """Variable that passes the program's name, as the user typed it, to child processes."""
+OTHERS = {
+    COMMAND,
+    *(f"HOOKSTATION_{name}" for name in ("URL", "GRPC_URL", "KEY", "SECRET", "RELAY_ON_COMMIT")),
+    *(f"HOOKSTATION_{name}" for name in ("TEST_BODIES", "CLIENT_PYTHON", "WHEEL_PYTHON")),
+}
+"""Variables of the clients, of examples and of the tests, which may be set for the broker too."""
 
 
 class BadEnvironment(Exception):
@@ -143,14 +149,6 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
             shown = "" if each.metadata["secret"] else f"={text!r}"
             raise BadEnvironment(f"{name}{shown} cannot be used: {error}.") from None
     return Environment(**values)
-
-
-OTHERS = {
-    COMMAND,
-    *(f"HOOKSTATION_{name}" for name in ("URL", "GRPC_URL", "KEY", "SECRET", "RELAY_ON_COMMIT")),
-    *(f"HOOKSTATION_{name}" for name in ("TEST_BODIES", "CLIENT_PYTHON", "WHEEL_PYTHON")),
-}
-"""Variables of the clients, of examples and of the tests, which may be set for the broker too."""
 
 
 def unknown(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

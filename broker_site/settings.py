@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 from environ import Env
 
-from broker_site import __version__, console, env
+from broker_site import __version__, env
+from broker_site.console import unfold
 from channels_app.core import program
 from channels_app.database import dialects
 
@@ -37,7 +38,7 @@ SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 
 ROOT_URLCONF = "broker_site.urls"
-WSGI_APPLICATION = "broker_site.wsgi.application"
+WSGI_APPLICATION = "broker_site.server.wsgi.application"
 INSTALLED_APPS = [
     "unfold.apps.BasicAppConfig",
     "unfold.contrib.filters",
@@ -61,10 +62,10 @@ INSTALLED_APPS = [
     "broker_site.apps.SiteConfig",
 ]
 MIDDLEWARE = [
-    "broker_site.security.Headers",
-    "broker_site.security.Origin",
+    "broker_site.server.middleware.Headers",
+    "broker_site.server.middleware.Origin",
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
-    "broker_site.forms.Forms",
+    "broker_site.server.middleware.Forms",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -74,10 +75,10 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "broker_site.errors.Keys",
+    "broker_site.server.middleware.Keys",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
-# Programs' requests skip all middleware (broker_site/fast_path.py).
+# Programs' requests skip all middleware (broker_site/server/fast_path.py).
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -90,6 +91,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
             ],
             "libraries": {
+                "console": "broker_site.console.tags",
                 "portal": "channels_app.portal.tags",
                 "jobs": "delivery.admin.job_tags",
             },
@@ -97,18 +99,12 @@ TEMPLATES = [
     }
 ]
 
-
-def _database() -> dict[str, Any]:
-    """Parse DATABASE_URL, and add the options for durable commits (docs/settings.md)."""
-    url = ENVIRONMENT.database_url or dialects.EMBEDDED.url_in(DATA_DIR)
-    config: dict[str, Any] = dict(Env.db_url_config(url))
-    config["CONN_MAX_AGE"] = 60
-    config["CONN_HEALTH_CHECKS"] = True
-    dialects.BY_SCHEME[urlsplit(url).scheme].configure(config, DATA_DIR)
-    return config
-
-
-DATABASES = {"default": _database()}
+_url = ENVIRONMENT.database_url or dialects.EMBEDDED.url_in(DATA_DIR)
+_database: dict[str, Any] = Env.db_url_config(_url)
+_database |= {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}
+# The options for durable commits (docs/settings.md).
+dialects.BY_SCHEME[urlsplit(_url).scheme].configure(_database, DATA_DIR)
+DATABASES = {"default": _database}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # MariaDB creates django-q2's partial index without its condition, which only makes it larger, and
 # skips allauth's conditional unique constraints, which its forms check as well. The TLS proxy
@@ -121,13 +117,13 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 USE_I18N = False
-FORMAT_MODULE_PATH = "broker_site.formats"
+FORMAT_MODULE_PATH = "broker_site.console.formats"
 # Django's own limit guards form posts; message bodies have their own (MAX_BODY_BYTES).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 
 LOGIN_URL = LOGOUT_REDIRECT_URL = "account_login"
 LOGIN_REDIRECT_URL = "portal:choose"
-CSRF_FAILURE_VIEW = "broker_site.errors.not_from_here"
+CSRF_FAILURE_VIEW = "broker_site.server.errors.not_from_here"
 
 # One sign-in page for everybody, with one count of wrong passwords (decision 12).
 AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
@@ -188,7 +184,7 @@ CACHES = {
     # Counts of wrong passwords, shared by all web processes on all hosts. Each write counts the
     # rows, but only sign-ins write, and the sweep `tries` deletes expired rows.
     "default": {
-        "BACKEND": "broker_site.cache.ValuesCache",
+        "BACKEND": "broker_site.server.cache.ValuesCache",
         "LOCATION": TRIES_TABLE,
         "OPTIONS": {"MAX_ENTRIES": 100_000},
     },
@@ -227,7 +223,7 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "POSTPROCESSING_HOOKS": ["channels_app.api.openapi.complete"],
 }
 
-UNFOLD = console.UNFOLD
+UNFOLD = unfold.UNFOLD
 
 Q_CLUSTER: dict[str, Any] = {
     "name": "hookstation",
@@ -253,7 +249,7 @@ LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "filters": {"links": {"()": "broker_site.security.HideLinks"}},
+    "filters": {"links": {"()": "broker_site.server.security.HideLinks"}},
     "handlers": {
         "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["links"]}
     },

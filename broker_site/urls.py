@@ -5,7 +5,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from broker_site import health
+from broker_site.observability import probes
 from delivery.api.views.callbacks import AckView, InboundView
 
 admin.autodiscover()  # only processes that serve URLs need the console's pages (apps.py)
@@ -25,13 +25,13 @@ urlpatterns = [
     path("portal/", include("channels_app.portal.urls")),
     path("accounts/", include("allauth.account.urls")),
     path("accounts/2fa/", include("allauth.mfa.urls")),
-    path("livez", health.livez, name="livez"),
-    path("readyz", health.readyz, name="readyz"),
-    path("metrics", health.metrics, name="metrics"),
+    path("livez", probes.livez, name="livez"),
+    path("readyz", probes.readyz, name="readyz"),
+    path("metrics", probes.metrics, name="metrics"),
 ]
 
-handler400 = "broker_site.errors.bad_request"
-handler403 = "broker_site.errors.forbidden"
-handler429 = "broker_site.errors.too_many"
-handler404 = "broker_site.errors.not_found"
-handler500 = "broker_site.errors.server_error"
+handler400 = "broker_site.server.errors.bad_request"
+handler403 = "broker_site.server.errors.forbidden"
+handler429 = "broker_site.server.errors.too_many"
+handler404 = "broker_site.server.errors.not_found"
+handler500 = "broker_site.server.errors.server_error"

@@ -153,11 +153,6 @@ def conf() -> Conf:
 
 
 @cache
-def _networks(text: str) -> Networks:
-    return parse_networks(text)
-
-
-@cache
 def keyring() -> Keyring:
     """The encryption keys of the settings; `registry.data_encryption` chooses which one encrypts.
 
@@ -166,3 +161,8 @@ def keyring() -> Keyring:
     """
     secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
     return Keyring.from_texts(list(conf().encryption_keys), secrets)
+
+
+@cache
+def _networks(text: str) -> Networks:
+    return parse_networks(text)

@@ -10,7 +10,7 @@ from django.template import loader
 from django.utils.safestring import SafeString
 
 from channels_app.conf import conf
-from channels_app.core import backoff, retry_overrides
+from channels_app.core import backoff, consumer_config
 from channels_app.serializers.consumers import RetryOverrides
 
 _NUMBERS = re.compile(r"[0-9.,\s]+")
@@ -66,7 +66,7 @@ class RetryOverridesWidget(forms.Widget):
         """Render the rows; ``value`` is a list of them, as the field prepares it."""
         blank = dict.fromkeys(_PARTS, "")
         rows = list(value or ())
-        rows += [blank] * min(self.blank_rows, max(0, retry_overrides.MAX_OVERRIDES - len(rows)))
+        rows += [blank] * min(self.blank_rows, max(0, consumer_config.MAX_OVERRIDES - len(rows)))
         attrs = {**self.attrs, **(attrs or {})}
         for foreign in ("required", "aria-invalid"):
             attrs.pop(foreign, None)  # belongs on an input, not on the group

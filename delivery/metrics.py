@@ -15,69 +15,17 @@ _LATENCY = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 43200, 259200),
 )
-
-
-class Histogram(prometheus_client.Histogram):
-    """A histogram of times. A negative one counts as 0: the clocks of two processes differ."""
-
-    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        """Record a time in seconds."""
-        super().observe(max(0.0, amount), exemplar)
-
-    def observe_all(self, amounts: Sequence[float]) -> None:
-        """`observe` each amount, with one write per bucket that changes.
-
-        The values are shared with other processes through a file; a write to it takes longer than
-        finding the bucket.
-        """
-        if not amounts:
-            return
-        self._sum.inc(sum(max(0.0, it) for it in amounts))
-        # A bucket includes its upper bound.
-        for place, count in Tally(bisect_left(self._upper_bounds, it) for it in amounts).items():
-            self._buckets[place].inc(count)
-
-
-class Ended(NamedTuple):
-    """A delivery that was delivered or died."""
-
-    state: DeliveryState
-    latency_s: float
-    """Time from acceptance until now."""
-
-
 ATTEMPTS = Counter("hookstation_attempts_total", "Attempts by outcome.", ["outcome"])
 DELIVERIES = Counter(
     "hookstation_deliveries_total", "Deliveries that reached a state, by state.", ["state"]
-)
-LATENCY = Histogram(
-    "hookstation_delivery_latency_seconds", "Time from acceptance to delivery.", buckets=_LATENCY
-)
-ATTEMPT_DURATION = Histogram(
-    "hookstation_attempt_duration_seconds", "Duration of one attempt.", buckets=_LATENCY
-)
-LATENESS = Histogram(
-    "hookstation_timeline_lateness_seconds",
-    "Time from when a delivery was due to its sending.",
-    buckets=_LATENCY,
 )
 ACKS = Counter(
     "hookstation_acks_total",
     "Later acknowledgements: on_time, early, late, double, foreign; timeout: none came.",
     ["result"],
 )
-ORDERING_WAIT = Histogram(
-    "hookstation_ordering_wait_seconds",
-    "How long a delivery that was due waited for an earlier one of its ordering key.",
-    buckets=_LATENCY,
-)
 OCCURRENCES = Counter(
     "hookstation_schedule_occurrences_total", "Occurrences of schedules by result.", ["result"]
-)
-OCCURRENCE_LATENESS = Histogram(
-    "hookstation_schedule_lateness_seconds",
-    "Time from an occurrence of a schedule until its message was stored.",
-    buckets=_LATENCY,
 )
 SWEEP_ROWS = Counter(
     "hookstation_sweep_rows_total",
@@ -116,6 +64,58 @@ TASKS_REFUSED = Counter(
 PUMP_ERRORS = Counter(
     "hookstation_pump_errors_total", "Rounds of a pump that failed and were retried."
 )
+
+
+class Histogram(prometheus_client.Histogram):
+    """A histogram of times. A negative one counts as 0: the clocks of two processes differ."""
+
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        """Record a time in seconds."""
+        super().observe(max(0.0, amount), exemplar)
+
+    def observe_all(self, amounts: Sequence[float]) -> None:
+        """`observe` each amount, with one write per bucket that changes.
+
+        The values are shared with other processes through a file; a write to it takes longer than
+        finding the bucket.
+        """
+        if not amounts:
+            return
+        self._sum.inc(sum(max(0.0, it) for it in amounts))
+        # A bucket includes its upper bound.
+        for place, count in Tally(bisect_left(self._upper_bounds, it) for it in amounts).items():
+            self._buckets[place].inc(count)
+
+
+LATENCY = Histogram(
+    "hookstation_delivery_latency_seconds", "Time from acceptance to delivery.", buckets=_LATENCY
+)
+ATTEMPT_DURATION = Histogram(
+    "hookstation_attempt_duration_seconds", "Duration of one attempt.", buckets=_LATENCY
+)
+LATENESS = Histogram(
+    "hookstation_timeline_lateness_seconds",
+    "Time from when a delivery was due to its sending.",
+    buckets=_LATENCY,
+)
+ORDERING_WAIT = Histogram(
+    "hookstation_ordering_wait_seconds",
+    "How long a delivery that was due waited for an earlier one of its ordering key.",
+    buckets=_LATENCY,
+)
+OCCURRENCE_LATENESS = Histogram(
+    "hookstation_schedule_lateness_seconds",
+    "Time from an occurrence of a schedule until its message was stored.",
+    buckets=_LATENCY,
+)
+
+
+class Ended(NamedTuple):
+    """A delivery that was delivered or died."""
+
+    state: DeliveryState
+    latency_s: float
+    """Time from acceptance until now."""
 
 
 def count_attempts(attempts: Iterable[tuple[Outcome, float]]) -> None:

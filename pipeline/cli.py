@@ -13,15 +13,21 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
 from pipeline import settings
 from pipeline.broker import database, replica, runs
+from pipeline.broker.runs import RedactingFormatter, Run
 from pipeline.contract.results import ExitCode
-from pipeline.execution import progress, session
+from pipeline.execution import session
 from pipeline.execution.job import Context, Job, JobError
 from pipeline.jobs import JOBS
 
@@ -29,6 +35,8 @@ MAX_ERROR_LENGTH = 2000
 MAX_END_TRIES = 5
 """Tries to record the end of a run, since the database may be unavailable just then."""
 END_PAUSE_S = 2.0
+REPORT_INTERVAL_S = 30.0
+"""Seconds between two lines about the same stage."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     except database.ERRORS as error:
         print(database.error_message(error), file=sys.stderr)
         return ExitCode.FAILED
-    with progress.show_progress(run):
+    with _show_progress(run):
         outcome = run_job(JOBS[options.job], config, options, run)
     for name, value in outcome.result.items():
         print(f"{name.replace('_', ' ')}: {value}")
@@ -74,31 +82,6 @@ def main(arguments: Sequence[str]) -> int:
     if outcome.error:
         print(outcome.error, file=sys.stderr)
     return outcome.code
-
-
-def _begin_run(
-    top: argparse.ArgumentParser, config: settings.Settings, parsed: argparse.Namespace
-) -> tuple[argparse.Namespace, runs.Run]:
-    """Begin a run; returns the effective options and the run."""
-    run_id = parsed.run
-    if run_id is not None:
-        job, stored = runs.options_of(config.database_url, run_id)
-        parsed = top.parse_args([job, *to_arguments(stored)])
-    options = {
-        name: value
-        for name, value in vars(parsed).items()
-        if name not in ("job", "run") and value is not None and value is not False
-    }
-    requested_by = f"{_user()} on the command line"
-    run = runs.begin(
-        config.database_url,
-        parsed.job,
-        options,
-        run_id=run_id,
-        requested_by=requested_by,
-        private=JOBS[parsed.job].private,
-    )
-    return parsed, run
 
 
 def run_job(
@@ -131,70 +114,6 @@ def run_job(
         for number, handler in before.items():
             signal.signal(number, handler)
     return outcome
-
-
-def _run_job(
-    job: Job,
-    config: settings.Settings,
-    options: argparse.Namespace,
-    run: runs.Run,
-    outcome: RunOutcome,
-) -> None:
-    context: Context | None = None
-    try:
-        context = Context(config, options, run)
-        outcome.result = job.work(context)
-        if job.finding and outcome.result.get(job.finding):
-            outcome.code = ExitCode.FINDINGS
-    except BaseException as failure:
-        _record_failure(run, failure, outcome)
-    finally:
-        _close(context)
-
-
-def _close(context: Context | None) -> None:
-    """Close the context. Spark may have died, so an error here does not fail the run again."""
-    try:
-        if context is not None:
-            context.close()
-    except Exception:
-        logger.warning("not ended in order: %s", traceback.format_exc(limit=1))
-
-
-def _record_failure(run: runs.Run, failure: BaseException, outcome: RunOutcome) -> None:
-    """Record why a run did not finish."""
-    outcome.state, outcome.code = "failed", ExitCode.FAILED
-    try:
-        # When the run was stopped, report that rather than Spark's error about its cancelled jobs.
-        run.check()
-    except runs.RunCancelled:
-        outcome.state, outcome.code = "cancelled", ExitCode.STOPPED
-        return
-    except runs.LockLost:
-        outcome.error = "The database did not hear from this run for too long."
-        return
-    if isinstance(failure, JobError | session.JavaError | replica.ReplicaLag):
-        outcome.error, outcome.code = run.redact(str(failure)), ExitCode.INVALID
-        return
-    logger.error("%s", "".join(traceback.format_exception(failure)))
-    if isinstance(failure, database.ERRORS):
-        outcome.error = database.error_message(failure)
-    else:
-        outcome.error = run.redact(f"{type(failure).__name__}: {failure}")[:MAX_ERROR_LENGTH]
-
-
-def _record_end(run: runs.Run, outcome: RunOutcome) -> None:
-    """Record the end, and retry while the database is unavailable."""
-    for left in reversed(range(MAX_END_TRIES)):
-        try:
-            run.end(outcome.state, outcome.result, outcome.error)
-        except database.ERRORS as error:
-            if not left:
-                outcome.code = outcome.code or ExitCode.FAILED
-                outcome.error = outcome.error or database.error_message(error)
-            time.sleep(END_PAUSE_S if left else 0)
-        else:
-            return
 
 
 def parser() -> argparse.ArgumentParser:
@@ -231,9 +150,158 @@ def to_arguments(options: dict[str, Any]) -> list[str]:
     return arguments
 
 
+def _begin_run(
+    top: argparse.ArgumentParser, config: settings.Settings, parsed: argparse.Namespace
+) -> tuple[argparse.Namespace, runs.Run]:
+    """Begin a run; returns the effective options and the run."""
+    run_id = parsed.run
+    if run_id is not None:
+        job, stored = runs.options_of(config.database_url, run_id)
+        parsed = top.parse_args([job, *to_arguments(stored)])
+    options = {
+        name: value
+        for name, value in vars(parsed).items()
+        if name not in ("job", "run") and value is not None and value is not False
+    }
+    requested_by = f"{_user()} on the command line"
+    run = runs.begin(
+        config.database_url,
+        parsed.job,
+        options,
+        run_id=run_id,
+        requested_by=requested_by,
+        private=JOBS[parsed.job].private,
+    )
+    return parsed, run
+
+
 def _user() -> str:
     """Return the user at the command line; its number in a container without user names."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"user {os.getuid()}"
+
+
+@contextmanager
+def _show_progress(run: Run) -> Iterator[None]:
+    """Show a bar on a terminal; elsewhere print a line for each stage and occasional progress."""
+    console = Console(stderr=True)
+    handler: logging.Handler = logging.StreamHandler()
+    handler.setFormatter(
+        RedactingFormatter(f"%(asctime)s %(levelname)s {run.job}: %(message)s", run.redact)
+    )
+    if console.is_terminal:
+        handler = RichHandler(logging.WARNING, console, show_time=False, show_path=False)
+        handler.setFormatter(RedactingFormatter("%(message)s", run.redact))
+    logging.getLogger().addHandler(handler)
+    try:
+        if console.is_terminal:
+            with _bar(run, console):
+                yield
+        else:
+            run.on_report = _ProgressLines(run).print
+            yield
+    finally:
+        run.on_report = lambda: None
+        logging.getLogger().removeHandler(handler)
+
+
+@contextmanager
+def _bar(run: Run, console: Console) -> Iterator[None]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(run.job, total=None)
+        run.on_report = lambda: bar.update(
+            task,
+            description=f"{run.job}: {run.stage}",
+            completed=run.done,
+            total=run.total or None,
+        )
+        yield
+
+
+class _ProgressLines:
+    """Print progress lines. The run itself logs the beginning of a stage."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._stage, self._at = "", 0.0
+
+    def print(self) -> None:
+        """Print a line when REPORT_INTERVAL_S has passed since the last one."""
+        run, now = self._run, time.monotonic()
+        if run.stage != self._stage:
+            self._stage, self._at = run.stage, now
+        elif run.total and now - self._at >= REPORT_INTERVAL_S:
+            self._at = now
+            logger.info("%s: %s of %s", run.stage, f"{run.done:,}", f"{run.total:,}")
+
+
+def _run_job(
+    job: Job,
+    config: settings.Settings,
+    options: argparse.Namespace,
+    run: runs.Run,
+    outcome: RunOutcome,
+) -> None:
+    context: Context | None = None
+    try:
+        context = Context(config, options, run)
+        outcome.result = job.work(context)
+        if job.finding and outcome.result.get(job.finding):
+            outcome.code = ExitCode.FINDINGS
+    except BaseException as failure:
+        _record_failure(run, failure, outcome)
+    finally:
+        _close(context)
+
+
+def _record_failure(run: runs.Run, failure: BaseException, outcome: RunOutcome) -> None:
+    """Record why a run did not finish."""
+    outcome.state, outcome.code = "failed", ExitCode.FAILED
+    try:
+        # When the run was stopped, report that rather than Spark's error about its cancelled jobs.
+        run.check()
+    except runs.RunCancelled:
+        outcome.state, outcome.code = "cancelled", ExitCode.STOPPED
+        return
+    except runs.LockLost:
+        outcome.error = "The database did not hear from this run for too long."
+        return
+    if isinstance(failure, JobError | session.JavaError | replica.ReplicaLag):
+        outcome.error, outcome.code = run.redact(str(failure)), ExitCode.INVALID
+        return
+    logger.error("%s", "".join(traceback.format_exception(failure)))
+    if isinstance(failure, database.ERRORS):
+        outcome.error = database.error_message(failure)
+    else:
+        outcome.error = run.redact(f"{type(failure).__name__}: {failure}")[:MAX_ERROR_LENGTH]
+
+
+def _close(context: Context | None) -> None:
+    """Close the context. Spark may have died, so an error here does not fail the run again."""
+    try:
+        if context is not None:
+            context.close()
+    except Exception:
+        logger.warning("not ended in order: %s", traceback.format_exc(limit=1))
+
+
+def _record_end(run: runs.Run, outcome: RunOutcome) -> None:
+    """Record the end, and retry while the database is unavailable."""
+    for left in reversed(range(MAX_END_TRIES)):
+        try:
+            run.end(outcome.state, outcome.result, outcome.error)
+        except database.ERRORS as error:
+            if not left:
+                outcome.code = outcome.code or ExitCode.FAILED
+                outcome.error = outcome.error or database.error_message(error)
+            time.sleep(END_PAUSE_S if left else 0)
+        else:
+            return

@@ -26,7 +26,7 @@ UNSEEN = "unseen"
 PARTS = (
     (UNSEEN, "outside of Python: the web server's own part", r"^$"),
     (LIBCURL, "libcurl", r"^$"),
-    ("driver", "database driver", r"/MySQLdb/|/broker_site/mysql/|/sqlite3/"),
+    ("driver", "database driver", r"/MySQLdb/|/broker_site/server/mysql/|/sqlite3/"),
     ("orm", "Django's database layer", r"/django/db/"),
     ("metrics", "metrics", r"/prometheus_client/|/metrics\.py"),
     (
@@ -62,7 +62,6 @@ CALLS_LIBCURL = re.compile(r"\.(socket_action|info_read|add_handle|remove_handle
 FRAME = re.compile(r'File "(.+)", line (\d+) in ')
 SAMPLE = "(most recent call first):"
 _PATTERNS = [(key, re.compile(pattern)) for key, _, pattern in PARTS]
-
 
 COUNTERS = {
     "Com_select": "SELECT",

@@ -1,0 +1,1 @@
+"""The commands of an installation; the other commands are those of ``delivery``."""

@@ -30,6 +30,19 @@ from channels_app.core import ids
 from channels_app.core.errors import BrokerError
 from channels_app.registry.consumers import MAX_REASON_LENGTH
 
+M = TypeVar("M", bound=Model)
+F = TypeVar("F", bound=Callable[..., Any])
+
+display: Callable[..., Callable[[F], F]] = decorators.display
+action: Callable[..., Callable[[F], F]] = decorators.action
+
+WINDOW = 10_000
+"""Rows that a list pages through, newest first: a later page would read all rows before it."""
+NONE = "-"
+CHECKBOX = checkbox.render(ACTION_CHECKBOX_NAME, "{}")
+TONES = ("good", "bad", "busy", "wait", "calm")
+Method = Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]
+
 
 class WithPageContext(ModelAdmin):
     """A page with templates beyond Django's, and the context for them."""
@@ -73,9 +86,6 @@ class WithPageContext(ModelAdmin):
         return page
 
 
-M = TypeVar("M", bound=Model)
-
-
 class IndexOrdered(ChangeList):
     """A list without sorting and joins, whatever its columns and the URL request."""
 
@@ -90,19 +100,6 @@ class IndexOrdered(ChangeList):
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[str]:
         """The page's own order; ``sortable_by`` only hides the links."""
         return list(self.model_admin.get_ordering(request))
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-display: Callable[..., Callable[[F], F]] = decorators.display
-action: Callable[..., Callable[[F], F]] = decorators.action
-
-WINDOW = 10_000
-"""Rows that a list pages through, newest first: a later page would read all rows before it."""
-NONE = "-"
-CHECKBOX = checkbox.render(ACTION_CHECKBOX_NAME, "{}")
-TONES = ("good", "bad", "busy", "wait", "calm")
 
 
 class InfinitePaginator(paginator.InfinitePaginator):
@@ -362,9 +359,6 @@ def secret_dialog(request: HttpRequest, title: str, secrets: tuple[str, ...]) ->
     for name, value in (("Retarget", "#dialog"), ("Reselect", "#dialog"), ("Reswap", "outerHTML")):
         response[f"HX-{name}"] = value
     return response
-
-
-Method = Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]
 
 
 def pausing(dialog: Any) -> Method:

@@ -20,7 +20,7 @@ from channels_app.admin.filters import RelatedDropdownFilter
 from channels_app.admin.forms import ConsumerForm
 from channels_app.core.errors import BrokerError
 from channels_app.models import Consumer
-from channels_app.registry import consumers, secrets
+from channels_app.registry import consumers, inbound_addresses, secrets
 from channels_app.serializers.api_keys import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 from channels_app.serializers.consumers import ConsumerSerializer
 
@@ -169,7 +169,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
     @display(description="Inbound address")
     def inbound_address(self, consumer: Consumer) -> str:
         """The address that its provider calls back."""
-        address = consumers.address(consumer)
+        address = inbound_addresses.url(consumer)
         return base.mono(address) if address else base.NONE
 
     @action(description="Deliveries", icon="send", permissions=["view"])
@@ -240,7 +240,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
     def renew(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Replace the inbound address; the former one stops at once."""
         done = "has another inbound address"
-        return self._switch(request, form, object_id, consumers.renew_inbound, done)
+        return self._switch(request, form, object_id, inbound_addresses.renew, done)
 
     @admin.action(description="Pause", permissions=["operate"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Consumer]) -> None:

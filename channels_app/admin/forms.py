@@ -91,12 +91,6 @@ class OptionalJson(forms.JSONField):
         return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def _json(rows: int, text: str = "") -> OptionalJson:
-    # The style sheet makes it grow with its contents.
-    widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, "class": "hs-mono hs-grows"})
-    return OptionalJson(required=False, widget=widget, help_text=text)
-
-
 class ShowsFieldErrors(forms.ModelForm):  # type: ignore[type-arg]  # generic in the stubs only
     """A form that can show the errors of a service."""
 
@@ -203,6 +197,12 @@ class ChannelForm(ReasonedForm):
     class Meta:
         model = Channel
         exclude = ("pruned_to",)  # noqa: DJ006 - the admin names the fields
+
+
+def _json(rows: int, text: str = "") -> OptionalJson:
+    # The style sheet makes it grow with its contents.
+    widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, "class": "hs-mono hs-grows"})
+    return OptionalJson(required=False, widget=widget, help_text=text)
 
 
 class EventTypeForm(ResourceForm):

@@ -334,10 +334,6 @@ class AuditEntryAdmin(base.BigList):
         return _shown(entry.after)
 
 
-def _may_view(request: HttpRequest, model: str) -> bool:
-    return bool(request.user.has_perm(f"channels_app.view_{model}"))
-
-
 def audit_value(name: str, value: Any) -> Any:
     """A value for the audit log: no secrets, rows by name, long text shortened."""
     if any(word in name for word in SECRET):
@@ -345,6 +341,10 @@ def audit_value(name: str, value: Any) -> Any:
     if isinstance(value, QuerySet | list | tuple):
         return sorted(str(row) for row in value)
     return value if value is None or isinstance(value, bool) else str(value)[:MAX_VALUE_LENGTH]
+
+
+def _may_view(request: HttpRequest, model: str) -> bool:
+    return bool(request.user.has_perm(f"channels_app.view_{model}"))
 
 
 def _shown(value: Any) -> str:

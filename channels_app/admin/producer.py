@@ -43,6 +43,10 @@ GIVEN = ("label", "scopes", "channels", "all_channels", "sigv4")
 REVOKE = dialog(
     "Revoke this key?", "Every process refuses it within a second. This cannot be undone.", "Revoke"
 )
+SHORT = 60
+"""Characters of an ordering key in a list."""
+MAX_SHOWN = 20
+"""Early numbers on a page."""
 
 
 @admin.register(Producer)
@@ -315,17 +319,6 @@ class ApiKeyAdmin(base.ResourceAdmin):
         return base.leave_dialog(self.page_of(key.pk))
 
 
-SHORT = 60
-"""Characters of an ordering key in a list."""
-MAX_SHOWN = 20
-"""Early numbers on a page."""
-
-
-def _waiting() -> QuerySet[PendingSequenceNumber]:
-    """Early numbers whose requests wait."""
-    return PendingSequenceNumber.objects.filter(until__gt=clock.now())
-
-
 class Waiting(DropdownFilter):
     """Sequences with early numbers, which are few: each belongs to an open request."""
 
@@ -440,3 +433,8 @@ class SequenceAdmin(WithPageContext, base.BigList):
     def heard(self, row: Sequence) -> str:
         """When the last number arrived."""
         return base.instant(row.touched_at, exact=False)
+
+
+def _waiting() -> QuerySet[PendingSequenceNumber]:
+    """Early numbers whose requests wait."""
+    return PendingSequenceNumber.objects.filter(until__gt=clock.now())

@@ -17,13 +17,12 @@ from rest_framework.views import APIView
 
 from channels_app import origin
 from channels_app.access.principal import Principal
-from channels_app.api import etags, options
+from channels_app.api import options
 from channels_app.api.authentication import HasScope, KeyAuthentication, principal_of
-from channels_app.core import times
-from channels_app.core.errors import (
-    Malformed,
-    UnsupportedMediaType,
-)
+from channels_app.conf import conf
+from channels_app.core import http, times
+from channels_app.core.errors import Invalid, Malformed, UnsupportedMediaType
+from channels_app.core.http import Precondition
 from channels_app.database import clock
 from channels_app.ingest.body import Sender, parse_json, read_body, whole_json
 from channels_app.registry.resource import WriteResult
@@ -127,9 +126,9 @@ class ResourceView(ApiView):
         self, write: Callable[..., WriteResult[Any]], *arguments: Any, **options: Any
     ) -> Response:
         """Let a service write as the caller, on the request's condition; respond with the row."""
-        condition = etags.precondition_of(self.request)
+        condition = precondition_of(self.request)
         done = write(*arguments, principal=self.principal, condition=condition, **options)
-        return etags.registered(self.request, done, self.shown(done))
+        return registered(self.request, done, self.shown(done))
 
 
 class OpenView(ApiView):
@@ -178,3 +177,41 @@ def read_object(
     if not isinstance(value, dict):
         raise Malformed("malformed_body", "The body must be a JSON object.")
     return value
+
+
+def precondition_of(request: Request) -> Precondition:
+    """The precondition of If-Match and If-None-Match. Raises Invalid for a malformed header."""
+    try:
+        return http.parse(request.META.get("HTTP_IF_MATCH"), request.META.get("HTTP_IF_NONE_MATCH"))
+    except ValueError as error:
+        header = str(error).partition(" ")[0]
+        raise Invalid("invalid_header", str(error), field=header) from None
+
+
+def tagged(body: Any, version: int, *, status: int = 200, location: str = "") -> Response:
+    """A response with the resource's ETag."""
+    headers = {"ETag": http.tag(version)}
+    if location:
+        headers["Location"] = location
+    return Response(body, status=status, headers=headers)
+
+
+def registered(request: Request, done: WriteResult[Any], body: Any) -> Response:
+    """The response to a write: 201 with the request's address for a new object, else 200."""
+    if not done.created:
+        return tagged(body, done.row.version)
+    url = f"{conf().public_url}{request.path_info}"
+    return tagged(body, done.row.version, status=201, location=url)
+
+
+def fresh(request: Request, body: Any, version: int, state: str = "") -> Response:
+    """The response to a read: 304 without a body if the caller has this version already.
+
+    ``state`` is anything else the body depends on; a write with this tag compares the version only.
+    """
+    known = request.META.get("HTTP_IF_NONE_MATCH", "")
+    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    headers = {"ETag": http.tag(version, state)}
+    if headers["ETag"] in tags or known.strip() == "*":
+        return Response(status=304, headers=headers)
+    return Response(body, headers=headers)

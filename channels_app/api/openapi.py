@@ -35,6 +35,32 @@ INSTANT: Schema = {"type": "string", "format": "date-time"}
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 JSON = "application/json"
 BYTES = "application/octet-stream"
+REASONS = {
+    400: "The request is malformed.",
+    401: "The key is missing, unknown, revoked or expired.",
+    403: "The key lacks the required scope or access to the channel.",
+    404: "There is no such object, or it belongs to another tenant.",
+    409: "The object's state does not allow this operation.",
+    411: "The body came without a Content-Length, and is no JSON object or array.",
+    412: "If-Match names a version that is no longer the current one.",
+    413: "The body is larger than the limit.",
+    415: "The content type or encoding is not accepted.",
+    422: "Values are invalid; `field` and `errors` name them.",
+    429: "A rate, concurrency or quota limit is exceeded; retry after Retry-After seconds.",
+    503: "Storage is unavailable and nothing was stored; retry after Retry-After seconds.",
+    507: "The disk is full and nothing was stored; retry after Retry-After seconds.",
+}
+ETAG = OpenApiParameter(
+    "ETag", str, OpenApiParameter.HEADER, description="Its version.", response=[200, 201, 304]
+)
+LOCATION = OpenApiParameter(
+    "Location", str, OpenApiParameter.HEADER, description="Its URL.", response=[201]
+)
+RETRY_AFTER = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
+CHANNEL, CLIENT_ID, PRODUCER, TEAM = (
+    OpenApiParameter(name, Slug().json_schema(), OpenApiParameter.PATH)
+    for name in ("channel", "client_id", "producer", "team")
+)
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # registers itself
@@ -52,10 +78,6 @@ def component(name: str, schema: Mapping[str, Any]) -> Schema:
     """Register a named schema; return a reference to it."""
     components[name] = dict(schema)
     return _reference(name)
-
-
-def _reference(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def record(**properties: Mapping[str, Any]) -> Schema:
@@ -99,9 +121,30 @@ def header(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> Ope
     return OpenApiParameter(name, dict(schema), OpenApiParameter.HEADER, description=description)
 
 
+IF_MATCH = header(
+    "If-Match",
+    "Change it only if the version is still this ETag (or one of a list); otherwise 412.",
+    {"type": "string", "pattern": r'^(\*|"\d+"(, *"\d+")*)$'},
+)
+IF_NONE_MATCH = header(
+    "If-None-Match",
+    "Create only: 412 if it exists already.",
+    {"title": "Anything", "type": "string", "enum": ["*"]},
+)
+WRITING = (IF_MATCH, ETAG)
+CREATING = (IF_MATCH, IF_NONE_MATCH, ETAG, LOCATION)
+READING = (header("If-None-Match", "Respond with 304 if the version is still this ETag."), ETAG)
+
+
 def query(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> OpenApiParameter:
     """A query parameter of a list."""
     return OpenApiParameter(name, dict(schema), OpenApiParameter.QUERY, description=description)
+
+
+LIST = (
+    query("limit", "Maximum items per page.", {"type": "integer", "minimum": 1, "maximum": 200}),
+    query("cursor", "`next` or `previous` of another page; keeps its filters."),
+)
 
 
 def queries(serializer: type[StrictSerializer]) -> list[OpenApiParameter]:
@@ -130,38 +173,8 @@ def complete(result: Schema, generator: Any, request: Any, public: bool) -> Sche
     return result
 
 
-def _exemplify(described: Schema) -> None:
-    """Add the recorded examples to an operation."""
-    recorded = EXAMPLES["operations"].get(described["operationId"], {})
-    for parameter in described.get("parameters", []):
-        if parameter["name"] in EXAMPLES["parameters"]:
-            parameter["example"] = EXAMPLES["parameters"][parameter["name"]]
-    content = described.get("requestBody", {}).get("content", {})
-    if JSON in content and "request" in recorded:
-        content[JSON]["example"] = recorded["request"]
-    for status, answer in recorded.get("responses", {}).items():
-        content = described["responses"].get(status, {}).get("content", {})
-        if JSON in content:
-            content[JSON]["example"] = answer
-
-
-def _named(value: Any, schemas: Schema) -> Any:
-    """Replace each schema that has a title by a reference.
-
-    The schema moves into ``schemas``. Code generators name a class after it; without a name they
-    derive one from the path to it, a different one at each place.
-    """
-    if isinstance(value, list):
-        return [_named(inner, schemas) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    copy = {name: _named(inner, schemas) for name, inner in value.items()}
-    # Examples may have both members, too, as a problem document does.
-    if copy.get("type") in ("object", "string") and isinstance(copy.get("title"), str):
-        name = copy.pop("title")
-        schemas[name] = copy
-        return _reference(name)
-    return copy
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 PROBLEM = component(
@@ -185,49 +198,6 @@ PROBLEM = component(
         "required": ["type", "title", "status", "code", "detail"],
         "examples": EXAMPLES["problems"],
     },
-)
-REASONS = {
-    400: "The request is malformed.",
-    401: "The key is missing, unknown, revoked or expired.",
-    403: "The key lacks the required scope or access to the channel.",
-    404: "There is no such object, or it belongs to another tenant.",
-    409: "The object's state does not allow this operation.",
-    411: "The body came without a Content-Length, and is no JSON object or array.",
-    412: "If-Match names a version that is no longer the current one.",
-    413: "The body is larger than the limit.",
-    415: "The content type or encoding is not accepted.",
-    422: "Values are invalid; `field` and `errors` name them.",
-    429: "A rate, concurrency or quota limit is exceeded; retry after Retry-After seconds.",
-    503: "Storage is unavailable and nothing was stored; retry after Retry-After seconds.",
-    507: "The disk is full and nothing was stored; retry after Retry-After seconds.",
-}
-IF_MATCH = header(
-    "If-Match",
-    "Change it only if the version is still this ETag (or one of a list); otherwise 412.",
-    {"type": "string", "pattern": r'^(\*|"\d+"(, *"\d+")*)$'},
-)
-IF_NONE_MATCH = header(
-    "If-None-Match",
-    "Create only: 412 if it exists already.",
-    {"title": "Anything", "type": "string", "enum": ["*"]},
-)
-ETAG = OpenApiParameter(
-    "ETag", str, OpenApiParameter.HEADER, description="Its version.", response=[200, 201, 304]
-)
-LOCATION = OpenApiParameter(
-    "Location", str, OpenApiParameter.HEADER, description="Its URL.", response=[201]
-)
-RETRY_AFTER = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
-CHANNEL, CLIENT_ID, PRODUCER, TEAM = (
-    OpenApiParameter(name, Slug().json_schema(), OpenApiParameter.PATH)
-    for name in ("channel", "client_id", "producer", "team")
-)
-WRITING = (IF_MATCH, ETAG)
-CREATING = (IF_MATCH, IF_NONE_MATCH, ETAG, LOCATION)
-READING = (header("If-None-Match", "Respond with 304 if the version is still this ETag."), ETAG)
-LIST = (
-    query("limit", "Maximum items per page.", {"type": "integer", "minimum": 1, "maximum": 200}),
-    query("cursor", "`next` or `previous` of another page; keeps its filters."),
 )
 
 
@@ -279,3 +249,37 @@ def operation(
         return described
 
     return decorate
+
+
+def _named(value: Any, schemas: Schema) -> Any:
+    """Replace each schema that has a title by a reference.
+
+    The schema moves into ``schemas``. Code generators name a class after it; without a name they
+    derive one from the path to it, a different one at each place.
+    """
+    if isinstance(value, list):
+        return [_named(inner, schemas) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    copy = {name: _named(inner, schemas) for name, inner in value.items()}
+    # Examples may have both members, too, as a problem document does.
+    if copy.get("type") in ("object", "string") and isinstance(copy.get("title"), str):
+        name = copy.pop("title")
+        schemas[name] = copy
+        return _reference(name)
+    return copy
+
+
+def _exemplify(described: Schema) -> None:
+    """Add the recorded examples to an operation."""
+    recorded = EXAMPLES["operations"].get(described["operationId"], {})
+    for parameter in described.get("parameters", []):
+        if parameter["name"] in EXAMPLES["parameters"]:
+            parameter["example"] = EXAMPLES["parameters"][parameter["name"]]
+    content = described.get("requestBody", {}).get("content", {})
+    if JSON in content and "request" in recorded:
+        content[JSON]["example"] = recorded["request"]
+    for status, answer in recorded.get("responses", {}).items():
+        content = described["responses"].get(status, {}).get("content", {})
+        if JSON in content:
+            content[JSON]["example"] = answer

@@ -40,7 +40,7 @@ def document(
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler; None for a bug, to which broker_site/errors.py responds."""
+    """DRF's exception handler; None for a bug, to which broker_site/server/errors.py responds."""
     found = translate(error)
     if found is None:
         return None

@@ -18,49 +18,6 @@ SENSITIVE = "channels_app.open_sensitive_message"
 OWNERSHIP = frozenset({"apikey", "team", "membership", "invitation"})
 """Models that grant rights; operators may not change them."""
 PEOPLE = frozenset({"auth.user", "auth.group", "account.emailaddress", "mfa.authenticator"})
-
-
-def _views(app: str, action: str, model: str) -> bool:
-    return action == "view" and app in BROKER | {"django_q"}
-
-
-def _operates(app: str, action: str, model: str) -> bool:
-    may_change = app in BROKER and model not in OWNERSHIP and action != "open"
-    return _views(app, action, model) or may_change
-
-
-def _administers(app: str, action: str, model: str) -> bool:
-    return _operates(app, action, model) or app in BROKER or f"{app}.{model}" in PEOPLE
-
-
-class Role(NamedTuple):
-    """A group that every installation has."""
-
-    name: str
-    summary: str
-    """For display."""
-    may: Callable[[str, str, str], bool]
-    """Whether the role has the permission of this app, action and model."""
-
-
-ROLES = (
-    Role(
-        "Viewer",
-        "Sees everything, including bodies of channels that are not sensitive. Changes nothing.",
-        _views,
-    ),
-    Role(
-        "Operator",
-        "A viewer who also configures channels and consumers, pauses, replays, cancels and moves.",
-        _operates,
-    ),
-    Role(
-        "Administrator",
-        "An operator who also looks after people, teams and keys, and opens sensitive messages.",
-        _administers,
-    ),
-)
-
 _READ = frozenset({"channels_app.view_message", "delivery.view_delivery"})
 _SCOPES: dict[str, frozenset[str]] = {
     "publish": frozenset({"channels_app.add_message"}),
@@ -94,14 +51,59 @@ TEAM_ROLES: Mapping[str, frozenset[str]] = {
     for role, scopes in ROLE_SCOPES.items()
 }
 """Permissions that a person needs to add members to a team: those that the role grants."""
-
-
 TEAM_SCOPES = ("register", "receive", "read", "replay")
 OPERATORS = frozenset({"sensitive", "admin"})
 """Scopes that no team may grant."""
 PRODUCER_SCOPES = ("publish",)
 """Only producers publish, since every message needs an owner. They may do nothing else: a
 producer's key may use internal channels, which teams must not read."""
+TEAM_RANKS = ("viewer", "editor", "owner")
+"""View; change what the team owns; manage its members."""
+DAYS = (1, 7, 30)
+"""Lifetimes of an invitation that can be chosen, in days."""
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+class Role(NamedTuple):
+    """A group that every installation has."""
+
+    name: str
+    summary: str
+    """For display."""
+    may: Callable[[str, str, str], bool]
+    """Whether the role has the permission of this app, action and model."""
+
+
+def _views(app: str, action: str, model: str) -> bool:
+    return action == "view" and app in BROKER | {"django_q"}
+
+
+def _operates(app: str, action: str, model: str) -> bool:
+    may_change = app in BROKER and model not in OWNERSHIP and action != "open"
+    return _views(app, action, model) or may_change
+
+
+def _administers(app: str, action: str, model: str) -> bool:
+    return _operates(app, action, model) or app in BROKER or f"{app}.{model}" in PEOPLE
+
+
+ROLES = (
+    Role(
+        "Viewer",
+        "Sees everything, including bodies of channels that are not sensitive. Changes nothing.",
+        _views,
+    ),
+    Role(
+        "Operator",
+        "A viewer who also configures channels and consumers, pauses, replays, cancels and moves.",
+        _operates,
+    ),
+    Role(
+        "Administrator",
+        "An operator who also looks after people, teams and keys, and opens sensitive messages.",
+        _administers,
+    ),
+)
 
 
 class Held(NamedTuple):
@@ -180,6 +182,23 @@ def since(spans: Iterable[tuple[datetime, datetime | None]], now: datetime) -> d
     return first if last >= now else now
 
 
+def includes(role: str, wanted: str) -> bool:
+    """Whether ``role`` includes the rights of ``wanted``."""
+    return TEAM_RANKS.index(role) >= TEAM_RANKS.index(wanted)
+
+
+def generate() -> str:
+    """A new secret of 256 bits, in characters that are safe in a URL."""
+    return secrets.token_urlsafe(32)
+
+
+def digest(token: str) -> str | None:
+    """The digest of a secret, which is stored; None for text that cannot be a secret."""
+    if not _TOKEN.fullmatch(token):
+        return None
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
 def _given(
     scopes: Collection[str],
     channels: Collection[str],
@@ -200,29 +219,3 @@ def _given(
 def _last(givers: Sequence[Held]) -> datetime | None:
     ends = [key.expires_at for key in givers if key.expires_at]
     return max(ends) if ends and len(ends) == len(givers) else None
-
-
-TEAM_RANKS = ("viewer", "editor", "owner")
-"""View; change what the team owns; manage its members."""
-
-
-def includes(role: str, wanted: str) -> bool:
-    """Whether ``role`` includes the rights of ``wanted``."""
-    return TEAM_RANKS.index(role) >= TEAM_RANKS.index(wanted)
-
-
-DAYS = (1, 7, 30)
-"""Lifetimes of an invitation that can be chosen, in days."""
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
-
-
-def generate() -> str:
-    """A new secret of 256 bits, in characters that are safe in a URL."""
-    return secrets.token_urlsafe(32)
-
-
-def digest(token: str) -> str | None:
-    """The digest of a secret, which is stored; None for text that cannot be a secret."""
-    if not _TOKEN.fullmatch(token):
-        return None
-    return hashlib.sha256(token.encode()).hexdigest()

@@ -9,6 +9,7 @@ MAX_DELAY_S = 7 * 86_400.0
 MAX_DELAYS = 100
 SPREAD = 0.2
 """Jitter changes a delay by up to this share, so that simultaneous failures spread out."""
+DEFAULT = "exponential"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +29,6 @@ class Exponential:
 
 
 Policy: TypeAlias = Steps | Exponential
-
-
-class RetryRule(NamedTuple):
-    """When a failed delivery is retried, and after how many failures it is dead."""
-
-    policy: Policy
-    max_attempts: int
-    """1 if the policy never retries."""
-
-
 PRESETS: dict[str, Policy] = {
     # 5 s, 50 s, 8 min, 83 min, then 14 h: 10 attempts take 71 hours. After a short outage
     # delivery resumes within seconds; a long one costs each delivery few attempts.
@@ -50,7 +41,16 @@ PRESETS: dict[str, Policy] = {
     "fast": Steps((5.0, 30.0, 60.0, 60.0, 60.0)),
     "once": Steps(()),
 }
-DEFAULT = "exponential"
+
+
+class RetryRule(NamedTuple):
+    """When a failed delivery is retried, and after how many failures it is dead."""
+
+    policy: Policy
+    max_attempts: int
+    """1 if the policy never retries."""
+
+
 NEVER = RetryRule(PRESETS["once"], 1)
 """Rule for a delivery whose consumer no longer exists."""
 
@@ -97,17 +97,6 @@ def total(policy: Policy, max_attempts: int) -> float:
     return math.fsum(_plain_delay(policy, failure) for failure in failures)
 
 
-def _plain_delay(policy: Policy, failure_count: int) -> float:
-    if isinstance(policy, Steps):
-        if not policy.delays:
-            return 0.0
-        return policy.delays[min(failure_count, len(policy.delays)) - 1]
-    try:
-        return min(policy.base * policy.factor ** (failure_count - 1), policy.cap)
-    except OverflowError:
-        return policy.cap
-
-
 def _preset(name: str) -> Policy:
     if name not in PRESETS:
         raise ValueError(f"There is no retry preset {name!r}; choose from {', '.join(PRESETS)}.")
@@ -118,18 +107,6 @@ def _steps(values: Sequence[object]) -> Steps:
     if not 1 <= len(values) <= MAX_DELAYS:
         raise ValueError(f"A list of retry delays has 1 to {MAX_DELAYS} entries.")
     return Steps(tuple(_seconds(value, "Each retry delay") for value in values))
-
-
-def _exponential(value: dict[object, object]) -> Exponential:
-    if set(value) != {"base", "factor", "cap"}:
-        raise ValueError("A retry object has exactly the fields base, factor and cap.")
-    base, cap = _seconds(value["base"], "base"), _seconds(value["cap"], "cap")
-    factor = _number(value["factor"])
-    if factor is None or not 1 <= factor <= 100:
-        raise ValueError("factor must be a number from 1 to 100.")
-    if base > cap:
-        raise ValueError("base must not be above cap.")
-    return Exponential(base, factor, cap)
 
 
 def _seconds(value: object, what: str) -> float:
@@ -148,3 +125,26 @@ def _number(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _exponential(value: dict[object, object]) -> Exponential:
+    if set(value) != {"base", "factor", "cap"}:
+        raise ValueError("A retry object has exactly the fields base, factor and cap.")
+    base, cap = _seconds(value["base"], "base"), _seconds(value["cap"], "cap")
+    factor = _number(value["factor"])
+    if factor is None or not 1 <= factor <= 100:
+        raise ValueError("factor must be a number from 1 to 100.")
+    if base > cap:
+        raise ValueError("base must not be above cap.")
+    return Exponential(base, factor, cap)
+
+
+def _plain_delay(policy: Policy, failure_count: int) -> float:
+    if isinstance(policy, Steps):
+        if not policy.delays:
+            return 0.0
+        return policy.delays[min(failure_count, len(policy.delays)) - 1]
+    try:
+        return min(policy.base * policy.factor ** (failure_count - 1), policy.cap)
+    except OverflowError:
+        return policy.cap

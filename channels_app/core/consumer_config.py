@@ -1,12 +1,20 @@
-"""Describe consumers as delivery uses them, and their status as pages show it."""
+"""Describe consumers as delivery uses them, their retry overrides, and their status for pages."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from channels_app.core import names
+from channels_app.core import backoff, names
 from channels_app.core.backoff import RetryRule
 from channels_app.core.rate_limits import Rate
+
+CODES = ("healthy", "unsteady", "failing", "untried", "paused", "disabled", "retired")
+MAX_KNOWN = 1000
+"""Event types per consumer whose retry settings are cached."""
+MAX_OVERRIDES = 20
+MAX_PATTERNS = 50
+"""Per override."""
 
 
 class ConsumerStatus(NamedTuple):
@@ -17,9 +25,6 @@ class ConsumerStatus(NamedTuple):
     """good, bad, wait or calm."""
     code: str
     """The API's value: one of `CODES`."""
-
-
-CODES = ("healthy", "unsteady", "failing", "untried", "paused", "disabled", "retired")
 
 
 def of(
@@ -46,10 +51,6 @@ def of(
     if not ever_succeeded:
         return ConsumerStatus(f"nothing {'received' if is_pull else 'sent'} yet", "calm", "untried")
     return ConsumerStatus("healthy", "good", "healthy")
-
-
-MAX_KNOWN = 1000
-"""Event types per consumer whose retry settings are cached."""
 
 
 class RetryOverride(NamedTuple):
@@ -155,3 +156,56 @@ class Signer:
     v1: tuple[tuple[bytes, datetime | None], ...]
     v1a: tuple[tuple[bytes, datetime | None], ...]
     headers: tuple[tuple[str, str], ...]
+
+
+def check_overrides(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError for an entry that can never apply."""
+    earlier: list[tuple[int, str]] = []
+    for number, entry in enumerate(entries, 1):
+        for pattern in entry["event_types"]:
+            for place, covering in earlier:
+                if names.covers(covering, pattern):
+                    raise ValueError(
+                        f"Entry {number}: {covering} of entry {place} matches {pattern} first. "
+                        "Put the narrower entry before it."
+                    )
+        earlier += [(number, pattern) for pattern in entry["event_types"]]
+
+
+def effective_overrides(
+    overrides: Sequence[Mapping[str, Any]], retry: Any, max_attempts: int
+) -> list[dict[str, Any]]:
+    """Stored overrides with the consumer's settings filled in, and the values derived from them.
+
+    ``retry`` and ``max_attempts`` are the consumer's, with the channel's and the installation's
+    defaults filled in.
+    """
+    found = []
+    for entry in overrides:
+        own = entry["retry"] if entry["retry"] is not None else retry
+        rule = backoff.resolve_rule(own, entry["max_attempts"] or max_attempts)
+        found.append(
+            {
+                "event_types": entry["event_types"],
+                "retry": own if own is not None else backoff.DEFAULT,
+                "max_attempts": rule.max_attempts,
+                "gives_up_after_s": backoff.total(*rule),
+            }
+        )
+    return found
+
+
+def resolve_overrides(
+    overrides: Sequence[Mapping[str, Any]], retry: Any, max_attempts: int
+) -> RetryOverrides | None:
+    """The overrides in the form that delivery uses; None if there are none."""
+    if not overrides:
+        return None
+    entries = tuple(
+        RetryOverride(
+            tuple(entry["event_types"]),
+            RetryRule(backoff.parse_policy(entry["retry"]), entry["max_attempts"]),
+        )
+        for entry in effective_overrides(overrides, retry, max_attempts)
+    )
+    return RetryOverrides(entries)

@@ -36,6 +36,8 @@ _TAG_BYTES = _DIGEST_BYTES = 16
 _DATA_AT = KEY_ID_ENDS + _DIGEST_BYTES
 _SHORTEST = {_ENCRYPTED: _CIPHERTEXT_AT + _TAG_BYTES, _DIGESTED: _DATA_AT}
 """Bytes of an envelope of each format that a key protects, without contents."""
+SECRET, PRIVATE, PUBLIC = "whsec_", "whsk_", "whpk_"
+KEY_BYTES = 32
 
 
 class Unreadable(Exception):
@@ -183,41 +185,6 @@ def generate_key() -> str:
     return base64.b64encode(os.urandom(_KEY_BYTES)).decode()
 
 
-def _protector(envelope: bytes) -> bytes:
-    """The id of the key that protects an envelope. Raises Unreadable if none does."""
-    shortest = _SHORTEST.get(envelope[:1])
-    if shortest is None or len(envelope) < shortest:
-        raise Unreadable("The stored data is not an envelope.")
-    return envelope[1:KEY_ID_ENDS]
-
-
-def _cipher(key: bytes, aad: bytes) -> AESGCM:
-    return AESGCM(hmac.digest(key, b"hookstation row key:" + aad, "sha256"))
-
-
-def _derived(secret: str) -> bytes:
-    kdf = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"hookstation: encryption at rest")
-    return kdf.derive(secret.encode())
-
-
-def _id_of(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()[:4]
-
-
-def _decode(text: str, place: int) -> bytes:
-    try:
-        key = base64.b64decode(text, validate=True)
-    except ValueError:
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise ValueError(f"Encryption key {place} is not base64 of {_KEY_BYTES} bytes.")
-    return key
-
-
-SECRET, PRIVATE, PUBLIC = "whsec_", "whsk_", "whpk_"
-KEY_BYTES = 32
-
-
 def new_secret() -> str:
     """A shared secret for ``v1``: ``whsec_`` and 32 random bytes in base64."""
     return SECRET + encode(token_bytes(KEY_BYTES))
@@ -248,6 +215,37 @@ def decode_public_key(text: str) -> bytes:
 def encode(raw: bytes) -> str:
     """Standard base64 with padding, the encoding of secrets and signatures."""
     return base64.b64encode(raw).decode()
+
+
+def _id_of(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()[:4]
+
+
+def _decode(text: str, place: int) -> bytes:
+    try:
+        key = base64.b64decode(text, validate=True)
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"Encryption key {place} is not base64 of {_KEY_BYTES} bytes.")
+    return key
+
+
+def _derived(secret: str) -> bytes:
+    kdf = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"hookstation: encryption at rest")
+    return kdf.derive(secret.encode())
+
+
+def _cipher(key: bytes, aad: bytes) -> AESGCM:
+    return AESGCM(hmac.digest(key, b"hookstation row key:" + aad, "sha256"))
+
+
+def _protector(envelope: bytes) -> bytes:
+    """The id of the key that protects an envelope. Raises Unreadable if none does."""
+    shortest = _SHORTEST.get(envelope[:1])
+    if shortest is None or len(envelope) < shortest:
+        raise Unreadable("The stored data is not an envelope.")
+    return envelope[1:KEY_ID_ENDS]
 
 
 def _decode_secret(text: str, prefix: str, sizes: range) -> bytes:

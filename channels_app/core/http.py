@@ -37,6 +37,9 @@ _FRAMING = frozenset(
 )
 _CREDENTIALS = frozenset({"authorization", "cookie"})
 _RESERVED = ("hookstation-", "proxy-", "webhook-")
+MAX_BODY_LENGTH = 64 * 1024
+"""Limit for bodies, since shells limit the length of a command."""
+_ETAG = re.compile(r'\s*(?:(W/)?"([\x21\x23-\x7e]*)")\s*(?:,|\Z)')
 
 
 def media_range_fault(value: str) -> str | None:
@@ -98,10 +101,6 @@ def check_static(headers: Mapping[str, str]) -> str | None:
     return next(filter(None, (settable(*header) for header in headers.items())), None)
 
 
-MAX_BODY_LENGTH = 64 * 1024
-"""Limit for bodies, since shells limit the length of a command."""
-
-
 def line(url: str, headers: Iterable[tuple[str, str]], body: bytes) -> str:
     """``curl`` with these headers and exactly this body; '' if the body is too long."""
     if len(body) > MAX_BODY_LENGTH:
@@ -115,9 +114,6 @@ def line(url: str, headers: Iterable[tuple[str, str]], body: bytes) -> str:
         encoded = base64.b64encode(body).decode()
         return f"echo {encoded} | base64 -d | " + " \\\n  ".join([*parts, "--data-binary @-"])
     return " \\\n  ".join([*parts, f"--data-binary {shlex.quote(text)}"])
-
-
-_ETAG = re.compile(r'\s*(?:(W/)?"([\x21\x23-\x7e]*)")\s*(?:,|\Z)')
 
 
 @dataclass(frozen=True, slots=True)

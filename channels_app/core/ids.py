@@ -91,15 +91,15 @@ class IdMaker:
 _makers: weakref.WeakSet[IdMaker] = weakref.WeakSet()
 
 
-def _reseed_all() -> None:
-    for maker in _makers:
-        maker._after_fork()
-
-
 def reseed_all() -> None:
     """`reseed` every maker of this process."""
     for maker in _makers:
         maker.reseed()
+
+
+def _reseed_all() -> None:
+    for maker in _makers:
+        maker._after_fork()
 
 
 os.register_at_fork(after_in_child=_reseed_all)

@@ -8,6 +8,8 @@ MAX_EVENT_TYPE_LENGTH = 128
 
 _SLUG = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SLUG_LENGTH - 1}}}")
 _EVENT_TYPE = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
+EVERYTHING = "*"
+_BELOW = ".*"
 
 
 def slug(value: str) -> str | None:
@@ -28,10 +30,6 @@ def event_type(value: str) -> str | None:
         f"An event type has 1 to {MAX_EVENT_TYPE_LENGTH} characters: words of letters, digits and "
         "underscores, joined by dots, like order.created."
     )
-
-
-EVERYTHING = "*"
-_BELOW = ".*"
 
 
 def matches(patterns: Sequence[str], event_type: str) -> bool:

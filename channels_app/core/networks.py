@@ -79,15 +79,6 @@ def parse_networks(text: str) -> Networks:
     return tuple(_network(entry) for entry in re.split(r"[,\s]+", text) if entry)
 
 
-def _network(text: str) -> IPv4Network | IPv6Network:
-    try:
-        return ip_network(text)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is not a network; write it like 10.0.0.0/8 or fd00::/8."
-        ) from None
-
-
 def may_call(ip: str, allowed: Networks) -> bool:
     """Whether a socket may be opened to this numeric address: public, or in an allowed network.
 
@@ -106,12 +97,6 @@ def may_call(ip: str, allowed: Networks) -> bool:
     if inner is not None:
         return may_call(str(inner), allowed)
     return address in _OPEN_IPV6 and not any(address in network for network in _CLOSED_IPV6)
-
-
-def _embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address.ipv4_mapped
 
 
 def check_url(url: str, *, allowed: Networks, https_only: bool = False) -> str | None:
@@ -139,6 +124,21 @@ def check_url(url: str, *, allowed: Networks, https_only: bool = False) -> str |
         or _check_authority(parts.netloc, port)
         or _check_host(parts.hostname or "", allowed)
     )
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a network; write it like 10.0.0.0/8 or fd00::/8."
+        ) from None
+
+
+def _embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped
 
 
 def _check_scheme(scheme: str, *, https_only: bool) -> str | None:
@@ -179,22 +179,6 @@ def _check_literal(host: str, ip: str, allowed: Networks) -> str | None:
     return None
 
 
-def _check_name(name: str, allowed: Networks) -> str | None:
-    labels = name.lower().split(".")
-    if labels[-1] == "localhost":
-        refused = not any(_overlap(network, loop) for network in allowed for loop in _LOOPBACKS)
-    else:
-        # Names of an inner network are only useful if the operator has allowed one.
-        refused = not allowed and labels[-1] in ("local", "internal")
-    if refused:
-        return f"{name} is a name in a private network; the operator has not allowed it."
-    return None
-
-
-def _overlap(a: IPv4Network | IPv6Network, b: IPv4Network | IPv6Network) -> bool:
-    return a.version == b.version and a.overlaps(b)
-
-
 def _ipv4_as_resolvers_read_it(host: str) -> str | None:
     """Convert 127.1, 0x7f000001, 0177.0.0.1 or 2130706433 to a dotted quad; None if not numeric.
 
@@ -223,3 +207,19 @@ def _number(text: str) -> int | None:
         return int(digits, base) if digits.isalnum() else None
     except ValueError:
         return None
+
+
+def _check_name(name: str, allowed: Networks) -> str | None:
+    labels = name.lower().split(".")
+    if labels[-1] == "localhost":
+        refused = not any(_overlap(network, loop) for network in allowed for loop in _LOOPBACKS)
+    else:
+        # Names of an inner network are only useful if the operator has allowed one.
+        refused = not allowed and labels[-1] in ("local", "internal")
+    if refused:
+        return f"{name} is a name in a private network; the operator has not allowed it."
+    return None
+
+
+def _overlap(a: IPv4Network | IPv6Network, b: IPv4Network | IPv6Network) -> bool:
+    return a.version == b.version and a.overlaps(b)

@@ -9,17 +9,23 @@ computes the calendar; this module maps wall times to instants (decision 21):
   matching time: not in the skipped hour, and twice in the repeated one.
 """
 
+import os
+import zoneinfo
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Any
-from zoneinfo import ZoneInfoNotFoundError
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from channels_app.core import times, zones
+from channels_app.core import times
 
+RulesVersion: TypeAlias = tuple[int, int, int] | None
+"""Identifies a zone's file: inode, size and time of change. None: it has no file."""
 MIN_INTERVAL_MS = 100
 MAX_MS = 366 * 86_400_000
 MAX_CRON_LENGTH = 200
@@ -31,6 +37,22 @@ MAX_SHIFT = timedelta(hours=26)
 """Most that new rules of a zone move a wall time: across the date line."""
 _FIRST = datetime(2000, 1, 1)
 _LAST = datetime(9000, 1, 1, tzinfo=UTC)
+FIRE_ONCE, FIRE_ALL, SKIP = "fire_once", "fire_all", "skip"
+GRACE = timedelta(seconds=60)
+"""An occurrence up to this late counts as on time, so that a restart does not skip one."""
+MAX_SKIPPED = 2000
+"""Limit of occurrences per call: after a week, a schedule of 1 s has missed 600,000."""
+ALLOW, SKIP_IF_UNDELIVERED = "allow", "skip_if_undelivered"
+FIRED = "fired"
+RUN = "run"
+"""Started by hand, outside the timetable."""
+MISSED = "missed"
+OVERLAPPED = "overlapped"
+REFUSED = "refused"
+RESULTS = (FIRED, RUN, MISSED, OVERLAPPED, REFUSED)
+MAX_KEPT = 10
+MAX_DETAIL_LENGTH = 300
+_known: dict[str, RulesVersion] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +168,7 @@ def check_zone(name: str) -> tzinfo:
     # Lower-case names are other files: the machine's local time, zones with leap seconds.
     if len(name) <= MAX_ZONE_LENGTH and name.isascii() and name[:1].isupper():
         try:
-            return zones.zone(name)
+            return zone(name)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             pass
     raise ValueError("A time zone is an IANA name like Europe/Paris or UTC.")
@@ -235,24 +257,6 @@ class _Cron:
         return instant.astimezone(self._zone).replace(tzinfo=None, fold=0)
 
 
-@lru_cache(maxsize=1024)
-def _period(milliseconds: int) -> str:
-    for unit, size in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
-        if milliseconds % size == 0:
-            number = milliseconds // size
-            return unit if number == 1 else f"{number:,} {unit}s"
-    if milliseconds % 1000 == 0:
-        return "second" if milliseconds == 1000 else f"{milliseconds // 1000:,} seconds"
-    return f"{milliseconds:,} ms"
-
-
-FIRE_ONCE, FIRE_ALL, SKIP = "fire_once", "fire_all", "skip"
-GRACE = timedelta(seconds=60)
-"""An occurrence up to this late counts as on time, so that a restart does not skip one."""
-MAX_SKIPPED = 2000
-"""Limit of occurrences per call: after a week, a schedule of 1 s has missed 600,000."""
-
-
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What to do for one schedule now."""
@@ -287,15 +291,6 @@ def turn(
     return Turn(None, MAX_SKIPPED, at)
 
 
-def _happens(at: datetime, following: datetime | None, now: datetime, misfire: str) -> bool:
-    if misfire == FIRE_ALL or now - at <= GRACE:
-        return True
-    return misfire == FIRE_ONCE and (following is None or now - following <= GRACE)
-
-
-ALLOW, SKIP_IF_UNDELIVERED = "allow", "skip_if_undelivered"
-
-
 @dataclass(frozen=True, slots=True)
 class Content:
     """A message of a schedule, parsed and validated like a published message."""
@@ -307,17 +302,6 @@ class Content:
     """None: the producer's default."""
     ordering_key: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-FIRED = "fired"
-RUN = "run"
-"""Started by hand, outside the timetable."""
-MISSED = "missed"
-OVERLAPPED = "overlapped"
-REFUSED = "refused"
-RESULTS = (FIRED, RUN, MISSED, OVERLAPPED, REFUSED)
-MAX_KEPT = 10
-MAX_DETAIL_LENGTH = 300
 
 
 def line(
@@ -353,3 +337,56 @@ def key(name: str, occurrence_at: datetime) -> str:
 def run_key(name: str, number: int) -> str:
     """The same for an occurrence that was started by hand."""
     return f"schedule:{name}:run:{number}"
+
+
+def zone(name: str) -> ZoneInfo:
+    """Return the time zone of an IANA name, by the rules that are installed now.
+
+    Python reads a zone once for each process, so that a process that runs on while the rules are
+    updated keeps the old ones. Raises ZoneInfoNotFoundError and ValueError as `ZoneInfo` does.
+    """
+    current = ZoneInfo(name)
+    version = zone_version(name)
+    if _known.setdefault(name, version) != version:
+        _known[name] = version
+        ZoneInfo.clear_cache(only_keys=[name])
+        current = ZoneInfo(name)
+    return current
+
+
+def zone_version(name: str) -> RulesVersion:
+    """Return what identifies the rules of a zone: another version means that they may differ.
+
+    ``name`` is one that `ZoneInfo` accepts.
+    """
+    for folder in (*zoneinfo.TZPATH, *_package()):
+        try:
+            status = os.stat(os.path.join(folder, name))
+        except OSError:
+            continue
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _period(milliseconds: int) -> str:
+    for unit, size in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
+        if milliseconds % size == 0:
+            number = milliseconds // size
+            return unit if number == 1 else f"{number:,} {unit}s"
+    if milliseconds % 1000 == 0:
+        return "second" if milliseconds == 1000 else f"{milliseconds // 1000:,} seconds"
+    return f"{milliseconds:,} ms"
+
+
+def _happens(at: datetime, following: datetime | None, now: datetime, misfire: str) -> bool:
+    if misfire == FIRE_ALL or now - at <= GRACE:
+        return True
+    return misfire == FIRE_ONCE and (following is None or now - following <= GRACE)
+
+
+@lru_cache(maxsize=1)
+def _package() -> tuple[str, ...]:
+    """Return the folder of the package `tzdata`, which `ZoneInfo` reads after the search path."""
+    spec = find_spec("tzdata")
+    return (str(Path(spec.origin).with_name("zoneinfo")),) if spec and spec.origin else ()

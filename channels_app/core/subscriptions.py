@@ -6,6 +6,9 @@ from typing import Generic, Protocol, TypeVar
 
 from channels_app.core import names
 
+MAX_REMEMBERED = 1_000
+"""Event types whose consumers a channel remembers. A producer may use any number of them."""
+
 
 class Subscriber(Protocol):
     """The part of a consumer that the search needs."""
@@ -16,8 +19,6 @@ class Subscriber(Protocol):
 
 
 S = TypeVar("S", bound=Subscriber)
-MAX_REMEMBERED = 1_000
-"""Event types whose consumers a channel remembers. A producer may use any number of them."""
 
 
 class Subscriptions(Generic[S]):

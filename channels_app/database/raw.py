@@ -21,15 +21,15 @@ MAX_ROWS = 1000
 MAX_BYTES = 4 * 1024 * 1024
 """Maximum bytes in the long columns of one INSERT, unless a single row is larger. Quoting may
 double the size, and servers reject statements above ``max_allowed_packet`` (16 MiB on MariaDB)."""
-
 LONG_BLOB = 256 * 1024
 """Size from which bytes are passed to the driver instead: the text of a statement is copied several
 times, and hexadecimal doubles its length."""
-
 Row = tuple[Sequence[int], Sequence[Any]]
 """The integers and the other values of one row."""
 Statement = tuple[str, list[Any]]
 """SQL and the values that the driver quotes into it."""
+M = TypeVar("M", bound=models.Model)
+R = TypeVar("R")
 
 
 class Insert:
@@ -125,7 +125,7 @@ def execute_last(statements: Sequence[Statement]) -> None:
         execute_all(statements)
         return
     execute_all([*statements, ("COMMIT", [])])
-    connection.ended = True  # type: ignore[attr-defined]  # of our own backend (broker_site.mysql)
+    connection.ended = True  # type: ignore[attr-defined]  # of our own backend (broker_site)
 
 
 def fit_together(statements: Sequence[Statement]) -> bool:
@@ -179,6 +179,35 @@ def instant(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
+def by_index(rows: "models.QuerySet[M, R]", name: str) -> "models.QuerySet[M, R]":
+    """Return the same rows, read through this index of their table.
+
+    For ``a = ? AND id < ? ORDER BY id DESC LIMIT ?`` with an index (a, id). MariaDB limits its
+    estimates to half of a table. If the range then seems as large as all rows with that ``a``, it
+    reads those, newest first: 150,000 rows for a page in the middle of 300,000.
+    """
+    rows = rows.all()
+    alias = rows.query.get_initial_alias()
+    assert alias is not None
+    table = rows.query.alias_map[alias]
+    rows.query.alias_map[alias] = _Forced(table.table_name, alias, name)
+    return rows
+
+
+class _Forced(BaseTable):
+    def __init__(self, table_name: str, alias: str | None, index: str) -> None:
+        super().__init__(table_name, alias)
+        self._index = index
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
+        sql, params = super().as_sql(compiler, connection)
+        return sql + dialect.hint(self._index), params
+
+    def relabeled_clone(self, change_map: dict[str | None, str]) -> Self:
+        alias = change_map.get(self.table_alias, self.table_alias)
+        return type(self)(self.table_name, alias, self._index)
+
+
 def _places(fields: dict[str, Any], names: Sequence[str], *kinds: type[Any]) -> list[int]:
     return [place for place, name in enumerate(names) if isinstance(fields[name], kinds)]
 
@@ -218,36 +247,3 @@ def _literal(value: object) -> str:
     assert isinstance(value, str), value
     assert value.isidentifier() or not value, value
     return f"'{value}'"
-
-
-M = TypeVar("M", bound=models.Model)
-R = TypeVar("R")
-
-
-def by_index(rows: "models.QuerySet[M, R]", name: str) -> "models.QuerySet[M, R]":
-    """Return the same rows, read through this index of their table.
-
-    For ``a = ? AND id < ? ORDER BY id DESC LIMIT ?`` with an index (a, id). MariaDB limits its
-    estimates to half of a table. If the range then seems as large as all rows with that ``a``, it
-    reads those, newest first: 150,000 rows for a page in the middle of 300,000.
-    """
-    rows = rows.all()
-    alias = rows.query.get_initial_alias()
-    assert alias is not None
-    table = rows.query.alias_map[alias]
-    rows.query.alias_map[alias] = _Forced(table.table_name, alias, name)
-    return rows
-
-
-class _Forced(BaseTable):
-    def __init__(self, table_name: str, alias: str | None, index: str) -> None:
-        super().__init__(table_name, alias)
-        self._index = index
-
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
-        sql, params = super().as_sql(compiler, connection)
-        return sql + dialect.hint(self._index), params
-
-    def relabeled_clone(self, change_map: dict[str | None, str]) -> Self:
-        alias = change_map.get(self.table_alias, self.table_alias)
-        return type(self)(self.table_name, alias, self._index)

@@ -22,13 +22,14 @@ from channels_app.database import raw
 from channels_app.database.raw import dialect
 
 T = TypeVar("T")
-
 ATTEMPTS = 4
 ANSWER_TIMEOUT_S = 60
 """Longest wait for the database's response, in seconds; longer than its own wait for a lock."""
 REQUEST_TIMEOUT_S = 30
 """The limit for processes that respond to requests: for the turn to commit, and again for the
 commit. So a request takes at most a minute, whatever the database does."""
+Order = TypeVar("Order")
+Result = TypeVar("Result")
 
 
 def limit_answer_time(seconds: int = ANSWER_TIMEOUT_S) -> None:
@@ -105,41 +106,6 @@ def snapshot() -> AbstractContextManager[None]:
     for it. Inside a transaction it is that one.
     """
     return nullcontext() if connection.in_atomic_block else dialect.snapshot()
-
-
-def _write_each(statements: Sequence[raw.Statement]) -> None:
-    for sql, values in statements:
-        raw.execute(sql, values)
-    failpoints.reach("in_write")
-
-
-def _write_at_once(statements: Sequence[raw.Statement]) -> None:
-    sql = "; ".join(["BEGIN", *[sql for sql, _ in statements], "COMMIT"])
-    values = [value for _, values in statements for value in values]
-    cursor = connection.cursor()
-    try:
-        cursor.execute(sql, values)
-        # One result for each statement; the first that failed is the last.
-        results = 1
-        while cursor.nextset():
-            results += 1
-        if results < len(statements) + 2:
-            raise dialect.lost("The server did not answer for all of a packet.")
-    except Error as error:
-        try:
-            cursor.execute("ROLLBACK")
-        except Error:
-            connection.close()
-            raise dialect.lost(str(error)) from error
-        raise
-    except BaseException:
-        # Interrupted: the remaining results would be taken for those of the next statement.
-        connection.close()
-        raise
-
-
-Order = TypeVar("Order")
-Result = TypeVar("Result")
 
 
 class LeaderLost(Exception):
@@ -272,3 +238,34 @@ class GroupCommit(Generic[Order, Result]):
             next_leader = self._waiting.popleft()
             next_leader.leads = True
         next_leader.wakeup.release()
+
+
+def _write_each(statements: Sequence[raw.Statement]) -> None:
+    for sql, values in statements:
+        raw.execute(sql, values)
+    failpoints.reach("in_write")
+
+
+def _write_at_once(statements: Sequence[raw.Statement]) -> None:
+    sql = "; ".join(["BEGIN", *[sql for sql, _ in statements], "COMMIT"])
+    values = [value for _, values in statements for value in values]
+    cursor = connection.cursor()
+    try:
+        cursor.execute(sql, values)
+        # One result for each statement; the first that failed is the last.
+        results = 1
+        while cursor.nextset():
+            results += 1
+        if results < len(statements) + 2:
+            raise dialect.lost("The server did not answer for all of a packet.")
+    except Error as error:
+        try:
+            cursor.execute("ROLLBACK")
+        except Error:
+            connection.close()
+            raise dialect.lost(str(error)) from error
+        raise
+    except BaseException:
+        # Interrupted: the remaining results would be taken for those of the next statement.
+        connection.close()
+        raise

@@ -48,6 +48,12 @@ BODIES = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_i
 RECORDS = raw.Insert(
     IdempotencyRecord, numbers=("message_id",), values=("digest", "body_digest", "expires_at")
 )
+_TABLE = IdempotencyRecord._meta.db_table
+_FIND = (
+    "SELECT digest, message_id, body_digest, expires_at > %s"  # noqa: S608 (a name of ours)
+    f" FROM {_TABLE} WHERE digest IN ({{}})"
+)
+_REMOVE = f"DELETE FROM {_TABLE} WHERE expires_at <= %s AND digest IN ({{}})"  # noqa: S608
 
 
 class Publication(NamedTuple):
@@ -127,28 +133,6 @@ def accept(
     return results
 
 
-def _accept(order: _Order) -> list[Accepted]:
-    publications = order.publications
-    size = sum([_weight(publication) for publication in publications])
-    is_large = len(publications) > SHARED_MESSAGES or size > SHARED_BYTES
-    if is_large or connection.in_atomic_block:
-        (results,) = transactions.run(lambda: _store([order]), on_collision=reseed_ids)
-        _announce([order], [results])
-        return results
-    if len(publications) > FEW_MESSAGES:
-        return _batch_commit.run(order, size)
-    _batches.few_at = time.monotonic()
-    return _group_commit.run(order, size)
-
-
-def _left_out(
-    publications: Sequence[Publication], results: Sequence[Accepted]
-) -> list[Publication]:
-    """The publications that were not stored."""
-    pairs = zip(publications, results, strict=True)
-    return [it for it, result in pairs if result.duplicate or result.conflict]
-
-
 def known(
     channel: ChannelConfig, producer_id: int | None, publication: Publication
 ) -> Accepted | None:
@@ -163,27 +147,6 @@ def known(
     found = _repeated(record, hashlib.sha256(publication.body).hexdigest(), now)
     metrics.DUPLICATES.inc(found.duplicate)
     return found
-
-
-def _keyed(keying: Keying, publications: Sequence[Publication]) -> list[Publication]:
-    """The publications, with derived ordering keys where they have none (S2-63, S3-46)."""
-    return [
-        it if it.ordering_key else it._replace(ordering_key=keying.key(it.body))
-        for it in publications
-    ]
-
-
-def _weight(publication: Publication) -> int:
-    """Approximate size in an SQL statement, in bytes."""
-    headers = sum([len(name) + len(value) for name, value in publication.headers.items()])
-    return ROW_BYTES + len(publication.body) + headers
-
-
-def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
-    results = transactions.retry(lambda: _store(orders), on_collision=reseed_ids)
-    failpoints.reach("after_shared_accept" if len(orders) > 1 else "after_accept")
-    _announce(orders, results)
-    return results
 
 
 class _Batches:
@@ -211,31 +174,45 @@ class _Batches:
 
 
 _batches = _Batches()
-_group_commit = GroupCommit(_commit, max_orders=SHARED_MESSAGES, max_size=SHARED_BYTES)
 _batch_commit = GroupCommit(_batches.commit, max_orders=SHARED_MESSAGES, max_size=BATCH_BYTES)
 
 
-def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:
-    """Count the results, and wake delivery once per channel and priority."""
-    flat = [result for some in results for result in some]
-    stored = sum(not (result.duplicate or result.conflict) for result in flat)
-    metrics.ACCEPTED.inc(stored)
-    if duplicates := sum(result.duplicate for result in flat):
-        metrics.DUPLICATES.inc(duplicates)
-    new: dict[tuple[int, int], list[int]] = {}
-    for order, some in zip(orders, results, strict=True):
-        for publication, it in zip(order.publications, some, strict=True):
-            if not (it.duplicate or it.conflict):
-                kind = order.channel.id, publication.priority
-                new.setdefault(kind, []).append(it.message_id)
+def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
+    results = transactions.retry(lambda: _store(orders), on_collision=reseed_ids)
+    failpoints.reach("after_shared_accept" if len(orders) > 1 else "after_accept")
+    _announce(orders, results)
+    return results
 
-    def wake() -> None:
-        for (channel_id, priority), ids in new.items():
-            message_accepted.send(
-                sender=Message, channel_id=channel_id, priority=priority, message_ids=ids
-            )
 
-    transaction.on_commit(wake, robust=True)
+_group_commit = GroupCommit(_commit, max_orders=SHARED_MESSAGES, max_size=SHARED_BYTES)
+
+
+def _keyed(keying: Keying, publications: Sequence[Publication]) -> list[Publication]:
+    """The publications, with derived ordering keys where they have none (S2-63, S3-46)."""
+    return [
+        it if it.ordering_key else it._replace(ordering_key=keying.key(it.body))
+        for it in publications
+    ]
+
+
+def _accept(order: _Order) -> list[Accepted]:
+    publications = order.publications
+    size = sum([_weight(publication) for publication in publications])
+    is_large = len(publications) > SHARED_MESSAGES or size > SHARED_BYTES
+    if is_large or connection.in_atomic_block:
+        (results,) = transactions.run(lambda: _store([order]), on_collision=reseed_ids)
+        _announce([order], [results])
+        return results
+    if len(publications) > FEW_MESSAGES:
+        return _batch_commit.run(order, size)
+    _batches.few_at = time.monotonic()
+    return _group_commit.run(order, size)
+
+
+def _weight(publication: Publication) -> int:
+    """Approximate size in an SQL statement, in bytes."""
+    headers = sum([len(name) + len(value) for name, value in publication.headers.items()])
+    return ROW_BYTES + len(publication.body) + headers
 
 
 def _store(orders: Sequence[_Order]) -> list[list[Accepted]]:
@@ -261,6 +238,25 @@ def _store(orders: Sequence[_Order]) -> list[list[Accepted]]:
         failpoints.reach("before_shared_accept" if len(orders) > 1 else "before_accept")
         transactions.write(statements)
     return results
+
+
+def _digest(order: _Order, publication: Publication) -> str:
+    key = publication.idempotency_key
+    return order.channel.key_digest(order.producer_id, key) if key else ""
+
+
+def _taken(digests: set[str], now: datetime) -> tuple[dict[str, _Record], list[raw.Statement]]:
+    """Records of these keys that have not expired, and statements that delete the expired ones."""
+    if not digests:
+        return {}, []
+    places, wanted = ", ".join(["%s"] * len(digests)), sorted(digests)
+    rows = raw.read(_FIND.format(places), [raw.text(now), *wanted])
+    taken = {digest: _Record(id_, body, None) for digest, id_, body, is_open in rows if is_open}
+    lapsed = [digest for digest, _, _, is_open in rows if not is_open]
+    if not lapsed:
+        return taken, []
+    places = ", ".join(["%s"] * len(lapsed))
+    return taken, [(_REMOVE.format(places), [raw.text(now), *lapsed])]
 
 
 class _Written:
@@ -296,6 +292,27 @@ def _one(
     return Accepted(message_id, False, False, due_at)
 
 
+def _repeated(record: _Record, body_digest: str, now: datetime) -> Accepted:
+    same = record.body_digest == body_digest
+    due_at = record.due_at
+    if due_at is None:
+        earlier = Message.objects.filter(id=record.message_id)
+        due_at = earlier.values_list("due_at", flat=True).first()
+    return Accepted(record.message_id, same, not same, due_at or now)
+
+
+def _due_at(publication: Publication, now: datetime) -> datetime:
+    """In whole milliseconds, as the API returns it, and never earlier than requested."""
+    if publication.delay_ms is not None:
+        due_at = now + timedelta(milliseconds=publication.delay_ms)
+    else:
+        due_at = max(publication.due_at or now, now)
+    if publication.spread_ms:
+        # Spreads load, keeps no secret.
+        due_at += timedelta(milliseconds=random.randint(0, publication.spread_ms))  # noqa: S311
+    return times.floor_ms(now) if due_at <= now else times.ceil_ms(due_at)
+
+
 def _message(
     order: _Order, publication: Publication, message_id: int, now: datetime, due_at: datetime
 ) -> raw.Row:
@@ -315,49 +332,32 @@ def _message(
     )
 
 
-def _due_at(publication: Publication, now: datetime) -> datetime:
-    """In whole milliseconds, as the API returns it, and never earlier than requested."""
-    if publication.delay_ms is not None:
-        due_at = now + timedelta(milliseconds=publication.delay_ms)
-    else:
-        due_at = max(publication.due_at or now, now)
-    if publication.spread_ms:
-        # Spreads load, keeps no secret.
-        due_at += timedelta(milliseconds=random.randint(0, publication.spread_ms))  # noqa: S311
-    return times.floor_ms(now) if due_at <= now else times.ceil_ms(due_at)
+def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:
+    """Count the results, and wake delivery once per channel and priority."""
+    flat = [result for some in results for result in some]
+    stored = sum(not (result.duplicate or result.conflict) for result in flat)
+    metrics.ACCEPTED.inc(stored)
+    if duplicates := sum(result.duplicate for result in flat):
+        metrics.DUPLICATES.inc(duplicates)
+    new: dict[tuple[int, int], list[int]] = {}
+    for order, some in zip(orders, results, strict=True):
+        for publication, it in zip(order.publications, some, strict=True):
+            if not (it.duplicate or it.conflict):
+                kind = order.channel.id, publication.priority
+                new.setdefault(kind, []).append(it.message_id)
+
+    def wake() -> None:
+        for (channel_id, priority), ids in new.items():
+            message_accepted.send(
+                sender=Message, channel_id=channel_id, priority=priority, message_ids=ids
+            )
+
+    transaction.on_commit(wake, robust=True)
 
 
-def _taken(digests: set[str], now: datetime) -> tuple[dict[str, _Record], list[raw.Statement]]:
-    """Records of these keys that have not expired, and statements that delete the expired ones."""
-    if not digests:
-        return {}, []
-    places, wanted = ", ".join(["%s"] * len(digests)), sorted(digests)
-    rows = raw.read(_FIND.format(places), [raw.text(now), *wanted])
-    taken = {digest: _Record(id_, body, None) for digest, id_, body, is_open in rows if is_open}
-    lapsed = [digest for digest, _, _, is_open in rows if not is_open]
-    if not lapsed:
-        return taken, []
-    places = ", ".join(["%s"] * len(lapsed))
-    return taken, [(_REMOVE.format(places), [raw.text(now), *lapsed])]
-
-
-_TABLE = IdempotencyRecord._meta.db_table
-_FIND = (
-    "SELECT digest, message_id, body_digest, expires_at > %s"  # noqa: S608 (a name of ours)
-    f" FROM {_TABLE} WHERE digest IN ({{}})"
-)
-_REMOVE = f"DELETE FROM {_TABLE} WHERE expires_at <= %s AND digest IN ({{}})"  # noqa: S608
-
-
-def _digest(order: _Order, publication: Publication) -> str:
-    key = publication.idempotency_key
-    return order.channel.key_digest(order.producer_id, key) if key else ""
-
-
-def _repeated(record: _Record, body_digest: str, now: datetime) -> Accepted:
-    same = record.body_digest == body_digest
-    due_at = record.due_at
-    if due_at is None:
-        earlier = Message.objects.filter(id=record.message_id)
-        due_at = earlier.values_list("due_at", flat=True).first()
-    return Accepted(record.message_id, same, not same, due_at or now)
+def _left_out(
+    publications: Sequence[Publication], results: Sequence[Accepted]
+) -> list[Publication]:
+    """The publications that were not stored."""
+    pairs = zip(publications, results, strict=True)
+    return [it for it, result in pairs if result.duplicate or result.conflict]

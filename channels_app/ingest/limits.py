@@ -24,6 +24,19 @@ from channels_app.models import Producer, ProducerRate, QuotaUsage
 from channels_app.registry.cache import config_cache
 from channels_app.registry.snapshot import ChannelConfig
 
+READ_S = 1.0
+"""Seconds between two reads of the count by a process that publishes."""
+PER_S = 10
+"""Parts per second by which accepted messages are grouped. Messages accepted in the part in which
+a count began may be counted twice until the next count."""
+MAX_PARTS = 600
+"""Parts that are kept separate; older ones are merged into one."""
+
+NOTHING, ONE = Usage(), Usage(1, 0)
+
+Owner = tuple[str, int]
+"""Scope and id: of a channel or a team."""
+
 
 def take_from_rate(producer: Producer | None, count: int = 1) -> float | None:
     """Count ``count`` messages against a producer's rate; None if they may be accepted.
@@ -40,37 +53,6 @@ def take_from_rate(producer: Producer | None, count: int = 1) -> float | None:
     return wait
 
 
-def _take_from_rate(producer_id: int, count: int, rate: Rate) -> float | None:
-    now = clock.now().timestamp()
-    # GCRA (core/rate_limits.py) as one UPDATE: a concurrent one waits for the row and sees the new
-    # value.
-    latest = now + rate.tolerance - (min(count, max(rate.burst, 1)) - 1) * rate.interval + 1e-6
-    moved = Greatest(F("arrival_at"), Value(now, FloatField())) + Value(count * rate.interval)
-    mine = ProducerRate.objects.filter(producer_id=producer_id)
-    for _ in range(2):
-        if mine.filter(arrival_at__lte=latest).update(arrival_at=moved):
-            return None
-        arrival = mine.values_list("arrival_at", flat=True).first()
-        if arrival is not None:
-            return max(arrival - latest, 0.001)
-        ProducerRate.objects.get_or_create(producer_id=producer_id)
-    return 1.0
-
-
-READ_S = 1.0
-"""Seconds between two reads of the count by a process that publishes."""
-PER_S = 10
-"""Parts per second by which accepted messages are grouped. Messages accepted in the part in which
-a count began may be counted twice until the next count."""
-MAX_PARTS = 600
-"""Parts that are kept separate; older ones are merged into one."""
-
-NOTHING, ONE = Usage(), Usage(1, 0)
-
-Owner = tuple[str, int]
-"""Scope and id: of a channel or a team."""
-
-
 class Sized(Protocol):
     """A message about to be stored."""
 
@@ -85,29 +67,6 @@ class Held(NamedTuple):
     owners: Sequence[Owner]
     part: int
     """Number of the part of a second, since 1970."""
-
-
-class _Own:
-    """What this process accepted for one owner since the last count began, by part of a second."""
-
-    def __init__(self) -> None:
-        self.messages = self.bytes = 0
-        self._by_part: dict[int, Usage] = {}
-
-    def add(self, part: int, usage: Usage) -> None:
-        self.messages += usage.messages
-        self.bytes += usage.bytes
-        self._by_part[part] = self._by_part.get(part, NOTHING) + usage
-        if len(self._by_part) > MAX_PARTS:
-            # The count is not updated any more: merge the two oldest parts.
-            first, second = sorted(self._by_part)[:2]
-            self._by_part[second] += self._by_part.pop(first)
-
-    def forget(self, before: float) -> None:
-        """Drop the parts that ended before that Unix time in seconds."""
-        end = before * PER_S
-        self._by_part = {at: it for at, it in self._by_part.items() if at + 1 > end}
-        self.messages, self.bytes = sum(self._by_part.values(), Usage())
 
 
 class Quotas:
@@ -231,10 +190,6 @@ class Quotas:
             self._reading.release()
 
 
-def _usage(messages: Sequence[Sized]) -> Usage:
-    return Usage(len(messages), sum([len(message.body) for message in messages]))
-
-
 _quotas = Quotas()
 check, take, give_back, used, forget = (
     _quotas.check,
@@ -243,3 +198,47 @@ check, take, give_back, used, forget = (
     _quotas.used,
     _quotas.forget,
 )
+
+
+def _take_from_rate(producer_id: int, count: int, rate: Rate) -> float | None:
+    now = clock.now().timestamp()
+    # GCRA (core/rate_limits.py) as one UPDATE: a concurrent one waits for the row and sees the new
+    # value.
+    latest = now + rate.tolerance - (min(count, max(rate.burst, 1)) - 1) * rate.interval + 1e-6
+    moved = Greatest(F("arrival_at"), Value(now, FloatField())) + Value(count * rate.interval)
+    mine = ProducerRate.objects.filter(producer_id=producer_id)
+    for _ in range(2):
+        if mine.filter(arrival_at__lte=latest).update(arrival_at=moved):
+            return None
+        arrival = mine.values_list("arrival_at", flat=True).first()
+        if arrival is not None:
+            return max(arrival - latest, 0.001)
+        ProducerRate.objects.get_or_create(producer_id=producer_id)
+    return 1.0
+
+
+class _Own:
+    """What this process accepted for one owner since the last count began, by part of a second."""
+
+    def __init__(self) -> None:
+        self.messages = self.bytes = 0
+        self._by_part: dict[int, Usage] = {}
+
+    def add(self, part: int, usage: Usage) -> None:
+        self.messages += usage.messages
+        self.bytes += usage.bytes
+        self._by_part[part] = self._by_part.get(part, NOTHING) + usage
+        if len(self._by_part) > MAX_PARTS:
+            # The count is not updated any more: merge the two oldest parts.
+            first, second = sorted(self._by_part)[:2]
+            self._by_part[second] += self._by_part.pop(first)
+
+    def forget(self, before: float) -> None:
+        """Drop the parts that ended before that Unix time in seconds."""
+        end = before * PER_S
+        self._by_part = {at: it for at, it in self._by_part.items() if at + 1 > end}
+        self.messages, self.bytes = sum(self._by_part.values(), Usage())
+
+
+def _usage(messages: Sequence[Sized]) -> Usage:
+    return Usage(len(messages), sum([len(message.body) for message in messages]))

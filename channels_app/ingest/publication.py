@@ -50,6 +50,9 @@ _META = {
 }
 HEADERS = frozenset(name for name in _HEADER_OF.values() if name.startswith("Hookstation-"))
 ITEM_FIELDS = ("body", "body_base64", *_HEADER_OF, "headers")
+TIME_OPTIONS = frozenset({"deliver_at", "delay_ms", "spread_ms", "expires_at"})
+_KNOWN = ", ".join(ITEM_FIELDS)
+_checkers: dict[tuple[str, str], tuple[Any, Checker]] = {}
 
 
 def from_headers(
@@ -116,6 +119,18 @@ def with_body(publication: Publication, body: bytes, channel: ChannelConfig) -> 
     return publication._replace(body=body)
 
 
+class _Times(NamedTuple):
+    """When a message is to be sent."""
+
+    due_at: datetime | None
+    delay_ms: int | None
+    spread_ms: int
+    expires_at: datetime | None
+
+
+AT_ONCE = _Times(None, None, 0, None)
+
+
 def _read(
     options: Mapping[str, Any],
     forwarded: Mapping[str, str],
@@ -144,6 +159,35 @@ def _read(
         headers=forwarded,
         producer_seq=_number(options) if "producer_seq" in options else None,
     )
+
+
+def _refuse(field: str, detail: str) -> Invalid:
+    return Invalid("invalid_fields", detail, field=field)
+
+
+def _times(options: Mapping[str, Any], days: int, now: datetime) -> _Times:
+    if TIME_OPTIONS.isdisjoint(options):
+        return AT_ONCE
+    if "deliver_at" in options and "delay_ms" in options:
+        raise _refuse("delay_ms", "Give an instant or a delay, not both.")
+    due_at = _time(options, "deliver_at", lambda value: times.soon(value, now, days=days))
+    delay_ms = _time(options, "delay_ms", lambda value: times.delay_ms(value, days=days))
+    spread_ms = _time(options, "spread_ms", lambda value: times.delay_ms(value, days=days)) or 0
+    expires_at = _time(options, "expires_at", lambda value: times.soon(value, now))
+    due = max(due_at or now + timedelta(milliseconds=delay_ms or 0), now)
+    due = times.ceil_ms(due + timedelta(milliseconds=spread_ms))
+    if expires_at is not None and expires_at <= due:
+        raise _refuse("expires_at", "The message would expire before it is due.")
+    return _Times(due_at, delay_ms, spread_ms, expires_at)
+
+
+def _time(options: Mapping[str, Any], name: str, read: Callable[[object], Any]) -> Any:
+    if name not in options:
+        return None
+    try:
+        return read(options[name])
+    except ValueError as error:
+        raise _refuse(name, str(error)) from None
 
 
 def _content_type(value: object, allowed: tuple[str, ...]) -> str:
@@ -205,44 +249,6 @@ def _number(options: Mapping[str, Any]) -> int:
     return number
 
 
-class _Times(NamedTuple):
-    """When a message is to be sent."""
-
-    due_at: datetime | None
-    delay_ms: int | None
-    spread_ms: int
-    expires_at: datetime | None
-
-
-AT_ONCE = _Times(None, None, 0, None)
-TIME_OPTIONS = frozenset({"deliver_at", "delay_ms", "spread_ms", "expires_at"})
-
-
-def _times(options: Mapping[str, Any], days: int, now: datetime) -> _Times:
-    if TIME_OPTIONS.isdisjoint(options):
-        return AT_ONCE
-    if "deliver_at" in options and "delay_ms" in options:
-        raise _refuse("delay_ms", "Give an instant or a delay, not both.")
-    due_at = _time(options, "deliver_at", lambda value: times.soon(value, now, days=days))
-    delay_ms = _time(options, "delay_ms", lambda value: times.delay_ms(value, days=days))
-    spread_ms = _time(options, "spread_ms", lambda value: times.delay_ms(value, days=days)) or 0
-    expires_at = _time(options, "expires_at", lambda value: times.soon(value, now))
-    due = max(due_at or now + timedelta(milliseconds=delay_ms or 0), now)
-    due = times.ceil_ms(due + timedelta(milliseconds=spread_ms))
-    if expires_at is not None and expires_at <= due:
-        raise _refuse("expires_at", "The message would expire before it is due.")
-    return _Times(due_at, delay_ms, spread_ms, expires_at)
-
-
-def _time(options: Mapping[str, Any], name: str, read: Callable[[object], Any]) -> Any:
-    if name not in options:
-        return None
-    try:
-        return read(options[name])
-    except ValueError as error:
-        raise _refuse(name, str(error)) from None
-
-
 def _forwarded(meta: Mapping[str, Any]) -> dict[str, str]:
     given = {name: meta[key] for key, name in FORWARDED.items() if key in meta}
     for key in [key for key in meta if key.startswith(PREFIX)]:
@@ -277,14 +283,6 @@ def _item_body(item: Mapping[str, Any]) -> bytes:
         raise _refuse(name, "Unpaired surrogates are not text.") from None
     except (BadBase64, ValueError):
         raise _refuse(name, "This is not base64.") from None
-
-
-def _refuse(field: str, detail: str) -> Invalid:
-    return Invalid("invalid_fields", detail, field=field)
-
-
-_KNOWN = ", ".join(ITEM_FIELDS)
-_checkers: dict[tuple[str, str], tuple[Any, Checker]] = {}
 
 
 def _checker(channel: str, event_type: str, schema: Any) -> Checker:

@@ -52,6 +52,20 @@ def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
     return schedules.patch(order, renew)
 
 
+def message(
+    schedule: Schedule, view: ChannelConfig, producer: Producer | None, key: str, now: datetime
+) -> Publication:
+    """The message to publish, validated again, since its channel or producer may have changed.
+
+    Raises BrokerError and core.encryption.Unreadable.
+    """
+    body = schedules.body_of(schedule)
+    settings = ScheduleSerializer.describe(schedule)
+    item = {part: settings.get(part) for part in CONTENT}
+    item |= {"body_base64": b64encode(body).decode(), "idempotency_key": key}
+    return publication.from_item(item, view, producer, now)
+
+
 def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if fault := names.slug(name):
         raise Invalid.of([FieldError("name", fault)])
@@ -91,17 +105,3 @@ def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
                 "body_unreadable", f"{error} Send the body again with this change."
             ) from None
     return kept | dict(values)
-
-
-def message(
-    schedule: Schedule, view: ChannelConfig, producer: Producer | None, key: str, now: datetime
-) -> Publication:
-    """The message to publish, validated again, since its channel or producer may have changed.
-
-    Raises BrokerError and core.encryption.Unreadable.
-    """
-    body = schedules.body_of(schedule)
-    settings = ScheduleSerializer.describe(schedule)
-    item = {part: settings.get(part) for part in CONTENT}
-    item |= {"body_base64": b64encode(body).decode(), "idempotency_key": key}
-    return publication.from_item(item, view, producer, now)

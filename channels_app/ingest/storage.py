@@ -25,6 +25,9 @@ ALARM = 4
 """Raise an alarm when free space is below this multiple of the reserve ..."""
 LOW_BYTES = 1024**3
 """... or below this."""
+FULL = "Nothing was stored: the broker's disk is full. Try again later."
+ROW_BYTES = 16 * 1024
+"""More than one page of any database: a smaller row could fit into a page with free space."""
 
 
 class Room(NamedTuple):
@@ -50,10 +53,6 @@ class Room(NamedTuple):
     def is_nearly_low(self) -> bool:
         """Whether to keep a raised alarm: the threshold is higher, so that it does not flap."""
         return self.free < _low_bytes() * 5 // 4
-
-
-def _low_bytes() -> int:
-    return max(LOW_BYTES, ALARM * conf().disk_reserve_bytes)
 
 
 class Disks:
@@ -106,7 +105,6 @@ class Disks:
             raise StorageFull("storage_full", FULL)
 
 
-FULL = "Nothing was stored: the broker's disk is full. Try again later."
 disks = Disks()
 
 
@@ -161,8 +159,12 @@ def forget() -> None:
     probe.forget()
 
 
-ROW_BYTES = 16 * 1024
-"""More than one page of any database: a smaller row could fit into a page with free space."""
+def _low_bytes() -> int:
+    return max(LOW_BYTES, ALARM * conf().disk_reserve_bytes)
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def _write_and_remove() -> None:
@@ -171,7 +173,3 @@ def _write_and_remove() -> None:
     with transaction.atomic():
         WriteProbe.objects.create(id=key, data=bytes(ROW_BYTES))
     raw.execute(f"DELETE FROM {table} WHERE id <= %s", [key])  # noqa: S608 (a name of ours)
-
-
-def _existing(folder: Path) -> Path:
-    return next(place for place in (folder, *folder.parents) if place.exists())

@@ -91,17 +91,6 @@ class ConfigVersion(models.Model):
         _once_after_commit(_mark_and_confirm if confirmed else change_marker.make)
 
 
-def _mark_and_confirm() -> None:
-    change_marker.make()
-    delivery_changed.send(ConfigVersion)
-
-
-def _once_after_commit(work: Callable[[], None]) -> None:
-    """Register ``work`` once, even if the transaction changes a thousand rows."""
-    if not (connection.run_on_commit and connection.run_on_commit[-1][1] is work):
-        transaction.on_commit(work)
-
-
 class Limited(models.Model):
     """Limits for waiting messages; null: the installation's."""
 
@@ -195,3 +184,14 @@ class Versioned(models.Model):
             gone = super().delete(*args, **kwargs)
             ConfigVersion.bump(confirmed=self.steers_pumps)
         return gone
+
+
+def _once_after_commit(work: Callable[[], None]) -> None:
+    """Register ``work`` once, even if the transaction changes a thousand rows."""
+    if not (connection.run_on_commit and connection.run_on_commit[-1][1] is work):
+        transaction.on_commit(work)
+
+
+def _mark_and_confirm() -> None:
+    change_marker.make()
+    delivery_changed.send(ConfigVersion)

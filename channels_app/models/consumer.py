@@ -65,7 +65,7 @@ class Consumer(Versioned):
     max_attempts = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(null=True, blank=True)
     retry_overrides = models.JSONField(default=list, blank=True)
-    """Retry settings for some event types (core/retry_overrides.py). The first match applies."""
+    """Retry settings for some event types (core/consumer_config.py). The first match applies."""
     rate_per_second = models.FloatField(null=True, blank=True)
     rate_burst = models.PositiveIntegerField(default=1)
     max_in_flight = models.PositiveIntegerField(null=True, blank=True)
@@ -89,7 +89,7 @@ class Consumer(Versioned):
     )
     """Channel on which the messages of its dead deliveries are published (S0-77)."""
     inbound_digest = models.CharField(max_length=64, null=True, unique=True, editable=False)  # noqa: DJ001 - several without one
-    """Digest of the address that its provider calls back (channels_app/registry/consumers.py)."""
+    """Digest of the address that its provider calls back (registry/inbound_addresses.py)."""
     inbound_sealed = models.BinaryField(default=bytes)
     """That address, and the provider's signing secret, as encrypted JSON."""
 

@@ -12,6 +12,9 @@ from channels_app.models.base import ExactCharField, TimeOrderedKey
 from channels_app.models.channel import Channel
 from channels_app.models.producer import Producer
 
+_OPEN = Q(due_at__isnull=False)
+"""Deliveries that have not ended; ended ones have no ``due_at`` (delivery/models/delivery.py)."""
+
 
 class Sequence(models.Model):
     """State of a producer's sequence for one ordering key on a channel.
@@ -187,15 +190,6 @@ class Message(models.Model):
         return Q(due_at__gt=now) & open_ones
 
 
-_OPEN = Q(due_at__isnull=False)
-"""Deliveries that have not ended; ended ones have no ``due_at`` (delivery/models/delivery.py)."""
-
-
-def _has_open() -> Exists:
-    deliveries = Message._meta.get_field("deliveries").related_model
-    return Exists(deliveries._default_manager.filter(_OPEN, message=OuterRef("pk")))
-
-
 class MessageBody(models.Model):
     """The body as core/encryption.py stores it, in a table of its own, so that lists stay fast."""
 
@@ -236,3 +230,8 @@ class IdempotencyRecord(models.Model):
     def digest_of(channel_id: int, owner: int | str | None, key: str) -> str:
         """The digest under which a key is stored. ``owner`` is the producer's id, or `SHARED`."""
         return hashlib.sha256(f"{channel_id}:{owner}:{key}".encode()).hexdigest()
+
+
+def _has_open() -> Exists:
+    deliveries = Message._meta.get_field("deliveries").related_model
+    return Exists(deliveries._default_manager.filter(_OPEN, message=OuterRef("pk")))

@@ -21,6 +21,27 @@ from channels_app.portal.access import principal_of
 from channels_app.registry import data_encryption, teams
 
 __all__ = ["Accounts", "SecondFactors", "SignIn", "VerifyAddress", "secure_admin_login"]
+_LABELS = {
+    "login": "User name or e-mail",
+    "remember": "Stay signed in",
+    "username": "User name",
+    "email": "E-mail address",
+    "oldpassword": "Current password",
+    "password2": "The same password again",
+    "code": "Code",
+}
+_GOOD_ONES = "At least ten characters, not a common password and not similar to your name."
+_PASSWORDS = {
+    account.password_changed: "user.change_password",
+    account.password_reset: "user.reset_password",
+    account.password_set: "user.set_password",
+}
+_ADDRESSES = {account.email_added: "email.add", account.email_removed: "email.remove"}
+_FACTORS = {
+    mfa.authenticator_added: "second_factor.add",
+    mfa.authenticator_removed: "second_factor.remove",
+    mfa.authenticator_reset: "second_factor.reset",
+}
 
 
 class Accounts(DefaultAccountAdapter):
@@ -52,18 +73,6 @@ class Accounts(DefaultAccountAdapter):
         ours = f"{VerifyAddress.__module__}.{VerifyAddress.__name__}"
         stages = super().get_login_stages()
         return [ours if stage.endswith("EmailVerificationStage") else stage for stage in stages]
-
-
-_LABELS = {
-    "login": "User name or e-mail",
-    "remember": "Stay signed in",
-    "username": "User name",
-    "email": "E-mail address",
-    "oldpassword": "Current password",
-    "password2": "The same password again",
-    "code": "Code",
-}
-_GOOD_ONES = "At least ten characters, not a common password and not similar to your name."
 
 
 class _PlainMessages:
@@ -141,26 +150,15 @@ class SecondFactors(DefaultMFAAdapter):
         return data_encryption.decrypt_second_factor(encrypted_text)
 
 
-def _invitation(request: HttpRequest) -> str | None:
-    """The secret of the invitation whose link the user follows and returns to."""
-    try:
-        match = resolve(request.POST.get("next") or request.GET.get("next") or "")
-    except Resolver404:
-        return None
-    return match.kwargs["token"] if match.view_name == "portal:join" else None
+def _main_address(
+    request: HttpRequest, user: Any, from_email_address: Any, to_email_address: Any, **more: Any
+) -> None:
+    before = {"email": from_email_address.email if from_email_address else None}
+    after = {"email": to_email_address.email}
+    _record(request, user, "user.change_email", f"user:{user.get_username()}", before, after)
 
 
-_PASSWORDS = {
-    account.password_changed: "user.change_password",
-    account.password_reset: "user.reset_password",
-    account.password_set: "user.set_password",
-}
-_ADDRESSES = {account.email_added: "email.add", account.email_removed: "email.remove"}
-_FACTORS = {
-    mfa.authenticator_added: "second_factor.add",
-    mfa.authenticator_removed: "second_factor.remove",
-    mfa.authenticator_reset: "second_factor.reset",
-}
+account.email_changed.connect(_main_address)
 
 
 def _password(signal: Any, request: HttpRequest, user: Any, **more: Any) -> None:
@@ -171,17 +169,23 @@ def _address(signal: Any, request: HttpRequest, user: Any, email_address: Any, *
     _record(request, user, _ADDRESSES[signal], f"email:{email_address.email}")
 
 
-def _main_address(
-    request: HttpRequest, user: Any, from_email_address: Any, to_email_address: Any, **more: Any
-) -> None:
-    before = {"email": from_email_address.email if from_email_address else None}
-    after = {"email": to_email_address.email}
-    _record(request, user, "user.change_email", f"user:{user.get_username()}", before, after)
-
-
 def _factor(signal: Any, request: HttpRequest, user: Any, authenticator: Any, **more: Any) -> None:
     target = f"second_factor:{authenticator.user}/{authenticator.type}"
     _record(request, user, _FACTORS[signal], target)
+
+
+for _signals, _receiver in ((_PASSWORDS, _password), (_ADDRESSES, _address), (_FACTORS, _factor)):
+    for _signal in _signals:
+        _signal.connect(_receiver)
+
+
+def _invitation(request: HttpRequest) -> str | None:
+    """The secret of the invitation whose link the user follows and returns to."""
+    try:
+        match = resolve(request.POST.get("next") or request.GET.get("next") or "")
+    except Resolver404:
+        return None
+    return match.kwargs["token"] if match.view_name == "portal:join" else None
 
 
 def _record(
@@ -197,7 +201,6 @@ def _record(
     AuditEntry.record(principal_of(person).actor, action, target, before=before, after=after)
 
 
-account.email_changed.connect(_main_address)
 for _signals, _receiver in ((_PASSWORDS, _password), (_ADDRESSES, _address), (_FACTORS, _factor)):
     for _signal in _signals:
         _signal.connect(_receiver)

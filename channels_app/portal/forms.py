@@ -173,35 +173,6 @@ class KeyForm(forms.Form):
         }
 
 
-def _granted(team: Team) -> list[tuple[str, str]]:
-    """Channels in valid keys of the team and its producers, each with the rights on it."""
-    held: dict[str, dict[str, set[str]]] = {}
-    for key in api_keys.working(api_keys.keys_of(team.slug)).select_related("producer"):
-        owner = f"producer {key.producer.slug}" if key.producer else "the team"
-        offered = access.PRODUCER_SCOPES if key.producer else access.TEAM_SCOPES
-        channels = key.channels
-        if key.producer and not channels:
-            # It may use every channel, but teams must not see those that are not external.
-            channels = _open()
-        for channel in channels:
-            if scopes := set(offered).intersection(key.scopes):
-                held.setdefault(channel, {}).setdefault(owner, set()).update(scopes)
-    return [
-        (channel, f"{channel}: {_owner_names(owners)}") for channel, owners in sorted(held.items())
-    ]
-
-
-def _open() -> list[str]:
-    external = Channel.objects.filter(exposure=Channel.Exposure.EXTERNAL)
-    return list(external.values_list("slug", flat=True))
-
-
-def _owner_names(owners: Mapping[str, Collection[str]]) -> str:
-    return "; ".join(
-        f"{owner} may {', '.join(sorted(scopes))}" for owner, scopes in sorted(owners.items())
-    )
-
-
 class RotateForm(forms.Form):
     """For how long the old key keeps working."""
 
@@ -282,3 +253,32 @@ def initial(producer: Producer) -> dict[str, Any]:
         "description": producer.description,
         "default_priority": producer.default_priority,
     }
+
+
+def _granted(team: Team) -> list[tuple[str, str]]:
+    """Channels in valid keys of the team and its producers, each with the rights on it."""
+    held: dict[str, dict[str, set[str]]] = {}
+    for key in api_keys.working(api_keys.keys_of(team.slug)).select_related("producer"):
+        owner = f"producer {key.producer.slug}" if key.producer else "the team"
+        offered = access.PRODUCER_SCOPES if key.producer else access.TEAM_SCOPES
+        channels = key.channels
+        if key.producer and not channels:
+            # It may use every channel, but teams must not see those that are not external.
+            channels = _open()
+        for channel in channels:
+            if scopes := set(offered).intersection(key.scopes):
+                held.setdefault(channel, {}).setdefault(owner, set()).update(scopes)
+    return [
+        (channel, f"{channel}: {_owner_names(owners)}") for channel, owners in sorted(held.items())
+    ]
+
+
+def _open() -> list[str]:
+    external = Channel.objects.filter(exposure=Channel.Exposure.EXTERNAL)
+    return list(external.values_list("slug", flat=True))
+
+
+def _owner_names(owners: Mapping[str, Collection[str]]) -> str:
+    return "; ".join(
+        f"{owner} may {', '.join(sorted(scopes))}" for owner, scopes in sorted(owners.items())
+    )

@@ -14,13 +14,7 @@ from django.db.models import Q, QuerySet
 from channels_app.access.principal import Principal
 from channels_app.core import access, keys, times
 from channels_app.core.access import Held
-from channels_app.core.errors import (
-    Conflict,
-    FieldError,
-    Invalid,
-    NotFound,
-    Refused,
-)
+from channels_app.core.errors import Conflict, FieldError, Invalid, NotFound, Refused
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
@@ -141,6 +135,36 @@ class Shown(NamedTuple):
         return (self.key, *self.environment)
 
 
+def keys_of(team: str) -> QuerySet[ApiKey]:
+    """The keys of a team and of its producers."""
+    return ApiKey.objects.filter(Q(team__slug=team) | Q(producer__in=_producers(team)))
+
+
+def published_on(team: str) -> list[str]:
+    """Names of the channels on which a valid key of the team's producers may publish.
+
+    A key for all channels counts for the external ones only: teams do not see the others.
+    """
+    found: set[str] = set()
+    producers = _producers(team).filter(disabled=False)
+    for key in working(ApiKey.objects.filter(producer__in=producers)):
+        if "publish" in key.scopes:
+            found.update(key.channels or _external())
+    known = Channel.objects.filter(slug__in=found)
+    return list(known.order_by("slug").values_list("slug", flat=True))
+
+
+def working(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
+    """Keys that are valid now."""
+    lasting = Q(expires_at=None) | Q(expires_at__gt=clock.now())
+    return known.filter(lasting, revoked_at=None)
+
+
+def over(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
+    """Keys that are revoked or have expired."""
+    return known.filter(Q(revoked_at__isnull=False) | Q(expires_at__lte=clock.now()))
+
+
 def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
     """Check the request, and drop ``all_channels``: a key without channels means the same."""
     if not wanted["scopes"]:
@@ -211,6 +235,33 @@ def _make(key: ApiKey, principal: Principal, action: str, *, sigv4: bool) -> Wri
     return WriteResult(key, created=True, changed=True, secrets=secrets)
 
 
+def _team_id(key: ApiKey) -> int | None:
+    return key.producer.team_id if key.producer else key.team_id
+
+
+def _producers(team: str) -> QuerySet[Producer]:
+    return Producer.objects.filter(team__slug=team)
+
+
+def _held(team: str, producer: str | None) -> list[Held]:
+    owned = Q(team__slug=team) if producer is None else Q(producer__slug=producer)
+    keys_ = working(ApiKey.objects.filter(owned))
+    return [Held(key.scopes, key.channels, key.expires_at) for key in keys_]
+
+
+def _keys(producer: str | None, team: str | None) -> QuerySet[ApiKey]:
+    mine = ApiKey.objects.all() if team is None else keys_of(team)
+    return mine if producer is None else mine.filter(producer__slug=producer)
+
+
+def _find(mine: QuerySet[ApiKey], key_id: str, condition: Precondition) -> ApiKey:
+    key = mine.select_for_update().filter(key_id=key_id).first()
+    if key is None:
+        raise NotFound("unknown_key", f"There is no key {key_id}.")
+    condition.require(key.version, "key")
+    return key
+
+
 def _rotate(old: ApiKey, overlap_s: int, principal: Principal) -> WriteResult[ApiKey]:
     now = clock.now()
     if old.revoked_at or (old.expires_at and old.expires_at <= now):
@@ -262,63 +313,6 @@ def _revoke(key: ApiKey, principal: Principal) -> WriteResult[ApiKey]:
     return WriteResult(key, changed=True)
 
 
-def _find(mine: QuerySet[ApiKey], key_id: str, condition: Precondition) -> ApiKey:
-    key = mine.select_for_update().filter(key_id=key_id).first()
-    if key is None:
-        raise NotFound("unknown_key", f"There is no key {key_id}.")
-    condition.require(key.version, "key")
-    return key
-
-
-def _keys(producer: str | None, team: str | None) -> QuerySet[ApiKey]:
-    mine = ApiKey.objects.all() if team is None else keys_of(team)
-    return mine if producer is None else mine.filter(producer__slug=producer)
-
-
-def keys_of(team: str) -> QuerySet[ApiKey]:
-    """The keys of a team and of its producers."""
-    return ApiKey.objects.filter(Q(team__slug=team) | Q(producer__in=_producers(team)))
-
-
-def published_on(team: str) -> list[str]:
-    """Names of the channels on which a valid key of the team's producers may publish.
-
-    A key for all channels counts for the external ones only: teams do not see the others.
-    """
-    found: set[str] = set()
-    producers = _producers(team).filter(disabled=False)
-    for key in working(ApiKey.objects.filter(producer__in=producers)):
-        if "publish" in key.scopes:
-            found.update(key.channels or _external())
-    known = Channel.objects.filter(slug__in=found)
-    return list(known.order_by("slug").values_list("slug", flat=True))
-
-
 def _external() -> QuerySet[Channel, str]:
     external = Channel.objects.filter(exposure=Channel.Exposure.EXTERNAL)
     return external.values_list("slug", flat=True)
-
-
-def working(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
-    """Keys that are valid now."""
-    lasting = Q(expires_at=None) | Q(expires_at__gt=clock.now())
-    return known.filter(lasting, revoked_at=None)
-
-
-def over(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
-    """Keys that are revoked or have expired."""
-    return known.filter(Q(revoked_at__isnull=False) | Q(expires_at__lte=clock.now()))
-
-
-def _producers(team: str) -> QuerySet[Producer]:
-    return Producer.objects.filter(team__slug=team)
-
-
-def _held(team: str, producer: str | None) -> list[Held]:
-    owned = Q(team__slug=team) if producer is None else Q(producer__slug=producer)
-    keys_ = working(ApiKey.objects.filter(owned))
-    return [Held(key.scopes, key.channels, key.expires_at) for key in keys_]
-
-
-def _team_id(key: ApiKey) -> int | None:
-    return key.producer.team_id if key.producer else key.team_id

@@ -18,6 +18,10 @@ from channels_app.registry.cache import config_cache
 
 USE_NOTE_INTERVAL_S = 60.0
 NO_KEY = "Send an API key: Authorization: Bearer hsk_..."
+_noted: dict[str, float] = {}
+"""When the use of a key was last recorded, by `time.monotonic`."""
+_uses: dict[str, datetime] = {}
+"""Recorded uses that are not stored yet."""
 
 
 def authenticate(
@@ -81,22 +85,6 @@ def authorize(principal: Principal, scopes: Sequence[str], channel: str | None) 
         _check_channel(principal, channel)
 
 
-def _check_channel(principal: Principal, slug: str) -> None:
-    if not principal.may_use(slug):
-        raise Forbidden("no_grant", f"The key has no access to the channel {slug}.")
-    if principal.acts_for_team:
-        channel = config_cache.channel(slug)
-        # Same response as for a channel that does not exist, so that names cannot be probed.
-        if channel is None or not principal.sees(slug, channel.exposure):
-            raise NotFound("unknown_channel", f"There is no channel {slug}.")
-
-
-_noted: dict[str, float] = {}
-"""When the use of a key was last recorded, by `time.monotonic`."""
-_uses: dict[str, datetime] = {}
-"""Recorded uses that are not stored yet."""
-
-
 def write_uses() -> int:
     """Store when keys were last used, in a background thread; return the number of keys.
 
@@ -121,3 +109,13 @@ def note_use(key_id: str) -> None:
     if ticks - _noted.get(key_id, float("-inf")) >= USE_NOTE_INTERVAL_S:
         _noted[key_id] = ticks
         _uses[key_id] = clock.now()
+
+
+def _check_channel(principal: Principal, slug: str) -> None:
+    if not principal.may_use(slug):
+        raise Forbidden("no_grant", f"The key has no access to the channel {slug}.")
+    if principal.acts_for_team:
+        channel = config_cache.channel(slug)
+        # Same response as for a channel that does not exist, so that names cannot be probed.
+        if channel is None or not principal.sees(slug, channel.exposure):
+            raise NotFound("unknown_channel", f"There is no channel {slug}.")

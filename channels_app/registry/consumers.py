@@ -1,27 +1,19 @@
-"""Register consumers, pause, resume or retire them, and manage their callback addresses.
-
-A callback address and its provider's secret are stored encrypted; a digest of the address finds the
-consumer. The address can be shown again, since people copy it into their provider's settings.
-"""
+"""Register consumers, and pause, resume or retire them."""
 
 import functools
 import json
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from channels_app.access.principal import Principal
-from channels_app.conf import conf
-from channels_app.core import http, names, provider_ids
+from channels_app.core import http, names
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import (
     BrokerError,
     Conflict,
     FieldError,
     Invalid,
-    KeyUnavailable,
     NotFound,
 )
 from channels_app.core.http import ALWAYS, Precondition
@@ -29,13 +21,97 @@ from channels_app.core.values import MASK
 from channels_app.database import clock, transactions
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, Team
 from channels_app.models.base import BATCH_SIZE
-from channels_app.registry import configuration, data_encryption
+from channels_app.registry import configuration, data_encryption, inbound_addresses
 from channels_app.registry.resource import WriteResult, assign
 from channels_app.serializers.consumers import ConsumerSerializer
 
 State = Consumer.State
 MAX_REASON_LENGTH = 200
 """Maximum length of the reason that the consumer's row stores and its page shows."""
+_ACTIONS = {
+    State.PAUSED: "consumer.pause",
+    State.ACTIVE: "consumer.resume",
+    State.RETIRED: "consumer.retire",
+}
+MAX_CHAIN_LENGTH = 5
+"""Maximum number of dead-letter channels in a row (delivery/core/dead_letters.MAX_HOPS)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One registration as requested."""
+
+    channel: str
+    client_id: str
+    values: dict[str, Any]
+    principal: Principal
+    condition: Precondition
+    create: bool
+    secret: bytes | None = field(default=None, repr=False)
+    """See ``Registration``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One consumer for ``put_all``."""
+
+    channel: str
+    client_id: str
+    values: Mapping[str, Any]
+    secret: bytes | None = field(default=None, repr=False)
+    """Signing secret for a consumer that this creates; None: the broker generates one."""
+
+
+def write(
+    channel: str,
+    client_id: str,
+    values: Mapping[str, Any],
+    *,
+    partial: bool,
+    principal: Principal,
+    condition: Precondition = ALWAYS,
+) -> WriteResult[Consumer]:
+    """Create or replace the consumer; with ``partial`` change settings of an existing one.
+
+    Writing the same values again changes nothing. A retired consumer is revived with a new secret;
+    its history stays. ``secrets`` holds the ``whsec_...`` of a created one, which is never shown
+    again. Its dead-letter channel must be one on which the principal may publish. Raises Invalid,
+    NotFound (unknown channel, or another tenant's consumer) and PreconditionFailed.
+    """
+    wanted = _clean(ConsumerSerializer(partial=partial), client_id, values)
+    order = _Order(channel, client_id, wanted, principal, condition, create=not partial)
+    (done,) = _run_all([order])
+    if isinstance(done, BrokerError):
+        raise done
+    return done
+
+
+put, patch = functools.partial(write, partial=False), functools.partial(write, partial=True)
+
+
+def put_all(
+    wanted: Iterable[Registration], *, principal: Principal
+) -> list[WriteResult[Consumer] | BrokerError]:
+    """``put`` many consumers in a few statements; each one succeeds or fails alone.
+
+    Each consumer may appear only once.
+    """
+    done: dict[int, WriteResult[Consumer] | BrokerError] = {}
+    orders: dict[int, _Order] = {}
+    serializer = ConsumerSerializer()
+    for place, one in enumerate(wanted):
+        try:
+            clean = _clean(serializer, one.client_id, one.values)
+        except Invalid as refused:
+            done[place] = refused
+        else:
+            orders[place] = _Order(
+                *(one.channel, one.client_id, clean, principal, ALWAYS),
+                create=True,
+                secret=one.secret,
+            )
+    done |= zip(orders, _run_all(list(orders.values())), strict=True)
+    return [done[place] for place in sorted(done)]
 
 
 def pause(
@@ -82,215 +158,6 @@ def retire(
     )
 
 
-_ACTIONS = {
-    State.PAUSED: "consumer.pause",
-    State.ACTIVE: "consumer.resume",
-    State.RETIRED: "consumer.retire",
-}
-
-
-def _switch(
-    channel: str,
-    client_id: str,
-    state: State,
-    principal: Principal,
-    condition: Precondition,
-) -> WriteResult[Consumer]:
-    consumer = configuration.consumer(channel, client_id, principal, condition)
-    if state == consumer.state:
-        return WriteResult(consumer)
-    if state == State.PAUSED and consumer.state == State.DISABLED:
-        raise Conflict("consumer_disabled", "The consumer is disabled already; resume it first.")
-    before = {"state": consumer.state, "state_reason": consumer.state_reason}
-    consumer.state = state
-    consumer.state_reason = "" if state == State.ACTIVE else principal.reason[:MAX_REASON_LENGTH]
-    consumer.state_changed_at = clock.now()
-    consumer.save()
-    AuditEntry.record(
-        principal.actor,
-        _ACTIONS[state],
-        f"consumer:{channel}/{client_id}",
-        team_id=consumer.team_id,
-        reason=principal.reason,
-        before=before,
-        after={"state": consumer.state, "state_reason": consumer.state_reason},
-    )
-    return WriteResult(consumer, changed=True)
-
-
-_TOKEN_BYTES = 24
-
-
-class Opened(NamedTuple):
-    """The encrypted values of a provider, decrypted."""
-
-    token: str
-    """Unguessable last part of the address."""
-    secret: str
-    """The secret that the provider signs with; '' if it does not sign."""
-
-
-def opened(consumer: Consumer) -> Opened | None:
-    """Decrypt the values of a consumer's provider; None if there are none or they are damaged.
-
-    Raises KeyUnavailable: without the key the values are unknown, and must not be replaced.
-    """
-    sealed = bytes(consumer.inbound_sealed)
-    if not sealed:
-        return None
-    try:
-        text = data_encryption.decrypt_for_consumer(consumer.channel_id, consumer.client_id, sealed)
-    except KeyUnavailable:
-        raise
-    except Unreadable:
-        return None
-    return Opened(**json.loads(text))
-
-
-def address(consumer: Consumer) -> str | None:
-    """The callback address of the provider; None if it has none or the key is missing."""
-    try:
-        known = opened(consumer)
-    except KeyUnavailable:
-        return None
-    return f"{conf().public_url}/inbound/{known.token}" if known else None
-
-
-def called(token: str) -> Consumer:
-    """The consumer with this token. Raises NotFound unless its address is in use."""
-    alive = Consumer.objects.exclude(state=Consumer.State.RETIRED)
-    found = alive.filter(inbound_digest=_digest(token)).first()
-    if found is None or provider_ids.of(found.ack) is None:
-        raise NotFound("unknown_address", "There is no inbound address with this token.")
-    return found
-
-
-def store(consumer: Consumer, known: Opened | None) -> bool:
-    """Store what was just set: encrypt a secret, and generate an address where one is needed.
-
-    ``known`` has the values stored before. Returns whether they changed. Raises Invalid for a mask
-    that stands for no stored secret, and KeyUnavailable.
-    """
-    setting = provider_ids.of(consumer.ack)
-    if setting is None:
-        consumer.inbound_digest, consumer.inbound_sealed = None, b""
-        return known is not None
-    secret = ""
-    if signature := setting["signature"]:
-        secret = signature["secret"]
-        if secret == MASK:
-            if not (known and known.secret):
-                fault = FieldError("ack", f"{MASK} keeps a stored secret, but there is none.")
-                raise Invalid.of([fault])
-            secret = known.secret
-        masked = {**setting, "signature": {**signature, "secret": MASK}}
-        consumer.ack = {**(consumer.ack or {}), "correlation": masked}
-    wanted = Opened(known.token if known else secrets.token_urlsafe(_TOKEN_BYTES), secret)
-    if wanted != known:
-        _keep(consumer, wanted)
-    return wanted != known
-
-
-def renew(consumer: Consumer) -> None:
-    """Replace the address; the current one stops working at once. The caller saves the consumer.
-
-    Raises KeyUnavailable.
-    """
-    known = opened(consumer)
-    _keep(consumer, Opened(secrets.token_urlsafe(_TOKEN_BYTES), known.secret if known else ""))
-
-
-def _keep(consumer: Consumer, wanted: Opened) -> None:
-    plain = json.dumps(wanted._asdict()).encode()
-    sealed, _ = data_encryption.encrypt_for_consumer(consumer.channel_id, consumer.client_id, plain)
-    consumer.inbound_digest, consumer.inbound_sealed = _digest(wanted.token), sealed
-
-
-def _digest(token: str) -> str:
-    return sha256(token.encode("utf-8", "replace")).hexdigest()
-
-
-MAX_CHAIN_LENGTH = 5
-"""Maximum number of dead-letter channels in a row (delivery/core/dead_letters.MAX_HOPS)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """One registration as requested."""
-
-    channel: str
-    client_id: str
-    values: dict[str, Any]
-    principal: Principal
-    condition: Precondition
-    create: bool
-    secret: bytes | None = field(default=None, repr=False)
-    """See ``Registration``."""
-
-
-def write(
-    channel: str,
-    client_id: str,
-    values: Mapping[str, Any],
-    *,
-    partial: bool,
-    principal: Principal,
-    condition: Precondition = ALWAYS,
-) -> WriteResult[Consumer]:
-    """Create or replace the consumer; with ``partial`` change settings of an existing one.
-
-    Writing the same values again changes nothing. A retired consumer is revived with a new secret;
-    its history stays. ``secrets`` holds the ``whsec_...`` of a created one, which is never shown
-    again. Its dead-letter channel must be one on which the principal may publish. Raises Invalid,
-    NotFound (unknown channel, or another tenant's consumer) and PreconditionFailed.
-    """
-    wanted = _clean(ConsumerSerializer(partial=partial), client_id, values)
-    order = _Order(channel, client_id, wanted, principal, condition, create=not partial)
-    (done,) = _run_all([order])
-    if isinstance(done, BrokerError):
-        raise done
-    return done
-
-
-put, patch = functools.partial(write, partial=False), functools.partial(write, partial=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """One consumer for ``put_all``."""
-
-    channel: str
-    client_id: str
-    values: Mapping[str, Any]
-    secret: bytes | None = field(default=None, repr=False)
-    """Signing secret for a consumer that this creates; None: the broker generates one."""
-
-
-def put_all(
-    wanted: Iterable[Registration], *, principal: Principal
-) -> list[WriteResult[Consumer] | BrokerError]:
-    """``put`` many consumers in a few statements; each one succeeds or fails alone.
-
-    Each consumer may appear only once.
-    """
-    done: dict[int, WriteResult[Consumer] | BrokerError] = {}
-    orders: dict[int, _Order] = {}
-    serializer = ConsumerSerializer()
-    for place, one in enumerate(wanted):
-        try:
-            clean = _clean(serializer, one.client_id, one.values)
-        except Invalid as refused:
-            done[place] = refused
-        else:
-            orders[place] = _Order(
-                *(one.channel, one.client_id, clean, principal, ALWAYS),
-                create=True,
-                secret=one.secret,
-            )
-    done |= zip(orders, _run_all(list(orders.values())), strict=True)
-    return [done[place] for place in sorted(done)]
-
-
 def describe(consumer: Consumer) -> dict[str, Any]:
     """The consumer's settings in the form in which they are written; header values are masked.
 
@@ -301,7 +168,7 @@ def describe(consumer: Consumer) -> dict[str, Any]:
 
 def decrypted() -> dict[str, Callable[[Consumer], Any]]:
     """The context of a ConsumerSerializer that shows consumers."""
-    return {"headers": static_headers, "inbound_url": address}
+    return {"headers": static_headers, "inbound_url": inbound_addresses.url}
 
 
 def static_headers(consumer: Consumer) -> dict[str, str] | None:
@@ -310,19 +177,6 @@ def static_headers(consumer: Consumer) -> dict[str, str] | None:
         return _opened_headers(consumer)
     except Unreadable:
         return None
-
-
-def _opened_headers(consumer: Consumer) -> dict[str, str]:
-    sealed = bytes(consumer.headers_sealed)
-    if not sealed:
-        return {}
-    text = data_encryption.decrypt_for_consumer(consumer.channel_id, consumer.client_id, sealed)
-    return dict(json.loads(text))
-
-
-def _described(consumer: Consumer, headers: Mapping[str, str] | None) -> dict[str, Any]:
-    masked = None if headers is None else dict.fromkeys(headers, MASK)
-    return ConsumerSerializer.describe(consumer) | {"headers": masked}
 
 
 def _clean(
@@ -406,11 +260,11 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
     before = describe(consumer) if live else None
     former_team_id = consumer.team_id
     stored = given = static_headers(consumer) if live else {}
-    address = opened(consumer) if live and "ack" in order.values else None
+    address = inbound_addresses.load(consumer) if live and "ack" in order.values else None
     if stored is None and MASK in order.values.get("headers", {}).values():
         _opened_headers(consumer)  # raises with the missing key: masked values cannot be kept
     _set(consumer, order, known)
-    moved = "ack" in order.values and store(consumer, address)
+    moved = "ack" in order.values and inbound_addresses.store(consumer, address)
     if "headers" in order.values:
         given = _unmask(order.values["headers"], stored or {})
     after = _described(consumer, given)
@@ -572,35 +426,43 @@ def _drop_secrets(written: Sequence[_Written]) -> None:
         pairs.filter(scheme=ConsumerSecret.Scheme.V1A).delete()
 
 
-def renew_inbound(
+def _switch(
     channel: str,
     client_id: str,
-    *,
+    state: State,
     principal: Principal,
-    condition: Precondition = ALWAYS,
-) -> WriteResult[Consumer]:
-    """Replace the address.
-
-    Raises NotFound, PreconditionFailed, and Conflict if the consumer has no callback address.
-    """
-    return transactions.run(lambda: _renew_inbound(channel, client_id, principal, condition))
-
-
-def _renew_inbound(
-    channel: str, client_id: str, principal: Principal, condition: Precondition
+    condition: Precondition,
 ) -> WriteResult[Consumer]:
     consumer = configuration.consumer(channel, client_id, principal, condition)
-    if provider_ids.of(consumer.ack) is None:
-        raise Conflict(
-            "no_inbound", "The consumer's ack has no correlation, so it has no inbound address."
-        )
-    renew(consumer)
+    if state == consumer.state:
+        return WriteResult(consumer)
+    if state == State.PAUSED and consumer.state == State.DISABLED:
+        raise Conflict("consumer_disabled", "The consumer is disabled already; resume it first.")
+    before = {"state": consumer.state, "state_reason": consumer.state_reason}
+    consumer.state = state
+    consumer.state_reason = "" if state == State.ACTIVE else principal.reason[:MAX_REASON_LENGTH]
+    consumer.state_changed_at = clock.now()
     consumer.save()
     AuditEntry.record(
         principal.actor,
-        "consumer.renew_inbound",
+        _ACTIONS[state],
         f"consumer:{channel}/{client_id}",
         team_id=consumer.team_id,
         reason=principal.reason,
+        before=before,
+        after={"state": consumer.state, "state_reason": consumer.state_reason},
     )
     return WriteResult(consumer, changed=True)
+
+
+def _opened_headers(consumer: Consumer) -> dict[str, str]:
+    sealed = bytes(consumer.headers_sealed)
+    if not sealed:
+        return {}
+    text = data_encryption.decrypt_for_consumer(consumer.channel_id, consumer.client_id, sealed)
+    return dict(json.loads(text))
+
+
+def _described(consumer: Consumer, headers: Mapping[str, str] | None) -> dict[str, Any]:
+    masked = None if headers is None else dict.fromkeys(headers, MASK)
+    return ConsumerSerializer.describe(consumer) | {"headers": masked}

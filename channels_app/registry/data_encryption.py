@@ -40,6 +40,8 @@ SIGNS_AFTER = timedelta(seconds=10)
 OVERLAP = timedelta(days=30)
 """How long signatures of a former key stay valid after its successor was created."""
 _BYTES = 32
+_SECOND_FACTOR = b"second factor"
+"""The same for everybody: the code that encrypts a second factor does not know whose it is."""
 
 
 class _Known(NamedTuple):
@@ -59,13 +61,15 @@ class _Known(NamedTuple):
         return time.monotonic() - self.read_at <= FRESH_S
 
 
+_known: _Known | None = None
+
+
 class _Uncommitted(threading.local):
     """The rows as this thread reads them while its open transaction has created a key."""
 
     known: _Known | None = None
 
 
-_known: _Known | None = None
 _uncommitted = _Uncommitted()
 
 
@@ -145,89 +149,6 @@ def forget() -> None:
     """Discard the cache, so that the next call reads the database."""
     global _known
     _known = _uncommitted.known = None
-
-
-def _read() -> _Known | None:
-    """The rows of the database, at most ``FRESH_S`` old; None before the first key exists."""
-    global _known
-    known = _known
-    if known is None or not known.is_fresh:
-        if _has_uncommitted_key():
-            # Other threads must not use this key: a rollback removes it.
-            if (known := _uncommitted.known) is None or not known.is_fresh:
-                known = _uncommitted.known = _load()
-            return known
-        known = _known = _load()
-    return known
-
-
-def _has_uncommitted_key() -> bool:
-    """Whether an open transaction of this thread has created a key.
-
-    Django drops the on-commit hooks of a transaction, or savepoint, that is rolled back.
-    """
-    return any(hook[1] is _forget_uncommitted for hook in connection.run_on_commit)
-
-
-def _forget_uncommitted() -> None:
-    _uncommitted.known = None
-
-
-def _read_or_begin() -> _Known:
-    """As `_read`, but create the installation's first signing key if there is none."""
-    if known := _read():
-        return known
-    with suppress(IntegrityError), transaction.atomic():  # another process may create it first
-        _create(1, keyring())
-    begun = _read()
-    assert begun is not None
-    return begun
-
-
-def _load() -> _Known | None:
-    ticks, rows = time.monotonic(), _rows()
-    if not rows:
-        return None
-    ring, newest = keyring(), rows[0]
-    opened = {}
-    for row in rows[: _counting([row.created_at for row in rows])]:
-        with suppress(Unreadable):
-            opened[row.id] = row.created_at, ring.open(bytes(row.sealed), _aad(row.id))
-    if newest.id not in opened:
-        return _Known(ticks, newest.key_id, None, [])
-    return _Known(ticks, newest.key_id, ring.encrypting_with(newest.key_id), list(opened.values()))
-
-
-def _rows() -> list[SigningKey]:
-    return list(SigningKey.objects.order_by("-id"))
-
-
-def _counting(made_at: Sequence[datetime]) -> int:
-    """How many of these, newest first, are valid: the newest, and those replaced recently."""
-    oldest = clock.now() - OVERLAP
-    replaced_at = made_at[:-1]
-    return 1 + sum(instant > oldest for instant in replaced_at) if made_at else 0
-
-
-def _create(number: int, ring: Keyring) -> None:
-    sealed = ring.encrypt(os.urandom(_BYTES), _aad(number))
-    SigningKey.objects.create(
-        id=number, sealed=sealed, key_id=ring.primary_id, created_at=clock.now()
-    )
-    _uncommitted.known = None
-    transaction.on_commit(_forget_uncommitted)
-
-
-def _aad(number: int) -> bytes:
-    return f"signing key:{number}".encode()
-
-
-def _derived(key: bytes, purpose: bytes) -> bytes:
-    return hmac.digest(key, b"hookstation: " + purpose, "sha256")
-
-
-_SECOND_FACTOR = b"second factor"
-"""The same for everybody: the code that encrypts a second factor does not know whose it is."""
 
 
 def encrypt_body(message_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
@@ -391,16 +312,92 @@ def new_key_pair(consumer: Consumer) -> ConsumerSecret:
     return _sealed(consumer, scheme, encryption.decode_signing_key(signer), public_key)
 
 
-def _sealed(consumer: Consumer, scheme: str, plain: bytes, public_key: str = "") -> ConsumerSecret:
-    sealed, key_id = encrypt_for_consumer(consumer.channel_id, consumer.client_id, plain)
-    return ConsumerSecret(
-        consumer=consumer, scheme=scheme, sealed=sealed, key_id=key_id, public_key=public_key
+def _read() -> _Known | None:
+    """The rows of the database, at most ``FRESH_S`` old; None before the first key exists."""
+    global _known
+    known = _known
+    if known is None or not known.is_fresh:
+        if _has_uncommitted_key():
+            # Other threads must not use this key: a rollback removes it.
+            if (known := _uncommitted.known) is None or not known.is_fresh:
+                known = _uncommitted.known = _load()
+            return known
+        known = _known = _load()
+    return known
+
+
+def _has_uncommitted_key() -> bool:
+    """Whether an open transaction of this thread has created a key.
+
+    Django drops the on-commit hooks of a transaction, or savepoint, that is rolled back.
+    """
+    return any(hook[1] is _forget_uncommitted for hook in connection.run_on_commit)
+
+
+def _forget_uncommitted() -> None:
+    _uncommitted.known = None
+
+
+def _load() -> _Known | None:
+    ticks, rows = time.monotonic(), _rows()
+    if not rows:
+        return None
+    ring, newest = keyring(), rows[0]
+    opened = {}
+    for row in rows[: _counting([row.created_at for row in rows])]:
+        with suppress(Unreadable):
+            opened[row.id] = row.created_at, ring.open(bytes(row.sealed), _aad(row.id))
+    if newest.id not in opened:
+        return _Known(ticks, newest.key_id, None, [])
+    return _Known(ticks, newest.key_id, ring.encrypting_with(newest.key_id), list(opened.values()))
+
+
+def _rows() -> list[SigningKey]:
+    return list(SigningKey.objects.order_by("-id"))
+
+
+def _counting(made_at: Sequence[datetime]) -> int:
+    """How many of these, newest first, are valid: the newest, and those replaced recently."""
+    oldest = clock.now() - OVERLAP
+    replaced_at = made_at[:-1]
+    return 1 + sum(instant > oldest for instant in replaced_at) if made_at else 0
+
+
+def _aad(number: int) -> bytes:
+    return f"signing key:{number}".encode()
+
+
+def _read_or_begin() -> _Known:
+    """As `_read`, but create the installation's first signing key if there is none."""
+    if known := _read():
+        return known
+    with suppress(IntegrityError), transaction.atomic():  # another process may create it first
+        _create(1, keyring())
+    begun = _read()
+    assert begun is not None
+    return begun
+
+
+def _create(number: int, ring: Keyring) -> None:
+    sealed = ring.encrypt(os.urandom(_BYTES), _aad(number))
+    SigningKey.objects.create(
+        id=number, sealed=sealed, key_id=ring.primary_id, created_at=clock.now()
     )
+    _uncommitted.known = None
+    transaction.on_commit(_forget_uncommitted)
+
+
+def _derived(key: bytes, purpose: bytes) -> bytes:
+    return hmac.digest(key, b"hookstation: " + purpose, "sha256")
 
 
 def _protect(body: bytes, aad: bytes, *, encrypt: bool) -> tuple[bytes, str]:
     keys = encrypting_key()
     return (keys.encrypt if encrypt else keys.digested)(body, aad), keys.primary_id
+
+
+def _body(message_id: int) -> bytes:
+    return f"message:{message_id}".encode()
 
 
 def _unprotect(data: bytes, aad: bytes, key_id: str) -> bytes:
@@ -410,13 +407,6 @@ def _unprotect(data: bytes, aad: bytes, key_id: str) -> bytes:
     if Keyring.is_bare(data) and conf().require_body_digests:
         raise Changed
     return _open(data, aad)
-
-
-def _decrypt(envelope: bytes, aad: bytes) -> bytes:
-    """Decrypt data that is never stored in the clear: an unencrypted envelope is a forgery."""
-    if Keyring.is_envelope(envelope) and not Keyring.is_encrypted(envelope):
-        raise Changed
-    return _open(envelope, aad)
 
 
 def _open(envelope: bytes, aad: bytes) -> bytes:
@@ -430,6 +420,10 @@ def _in_letters(plain: bytes, aad: bytes) -> str:
     return b64encode(encrypting_key().encrypt(plain, aad)).decode()
 
 
+def _headers(message_id: int) -> bytes:
+    return f"headers:{message_id}".encode()
+
+
 def _out_of_letters(stored: str, aad: bytes) -> bytes:
     try:
         envelope = b64decode(stored)
@@ -438,25 +432,31 @@ def _out_of_letters(stored: str, aad: bytes) -> bytes:
     return _decrypt(envelope, aad)
 
 
-def _headers(message_id: int) -> bytes:
-    return f"headers:{message_id}".encode()
+def _decrypt(envelope: bytes, aad: bytes) -> bytes:
+    """Decrypt data that is never stored in the clear: an unencrypted envelope is a forgery."""
+    if Keyring.is_envelope(envelope) and not Keyring.is_encrypted(envelope):
+        raise Changed
+    return _open(envelope, aad)
 
 
 def _answer(delivery_id: int, attempt: int) -> bytes:
     return f"answer:{delivery_id}:{attempt}".encode()
 
 
-def _body(message_id: int) -> bytes:
-    return f"message:{message_id}".encode()
-
-
 def _schedule(schedule_id: int) -> bytes:
     return f"schedule:{schedule_id}".encode()
+
+
+def _consumer(channel_id: int, client_id: str) -> bytes:
+    return f"consumer:{channel_id}:{client_id}".encode()
 
 
 def _sigv4(api_key_id: str) -> bytes:
     return f"sigv4:{api_key_id}".encode()
 
 
-def _consumer(channel_id: int, client_id: str) -> bytes:
-    return f"consumer:{channel_id}:{client_id}".encode()
+def _sealed(consumer: Consumer, scheme: str, plain: bytes, public_key: str = "") -> ConsumerSecret:
+    sealed, key_id = encrypt_for_consumer(consumer.channel_id, consumer.client_id, plain)
+    return ConsumerSecret(
+        consumer=consumer, scheme=scheme, sealed=sealed, key_id=key_id, public_key=public_key
+    )

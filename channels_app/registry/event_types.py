@@ -13,6 +13,8 @@ from channels_app.models import AuditEntry, Channel, EventType
 from channels_app.registry.resource import Resource, WriteResult
 from channels_app.serializers.event_types import EventTypeSerializer
 
+_RESOURCE: Resource[EventType] = Resource("event_type", EventType, EventTypeSerializer)
+
 
 def write(
     channel: str,
@@ -49,7 +51,6 @@ def write(
 
 
 put, patch = functools.partial(write, partial=False), functools.partial(write, partial=True)
-_RESOURCE: Resource[EventType] = Resource("event_type", EventType, EventTypeSerializer)
 
 
 def remove(
@@ -64,23 +65,6 @@ def remove(
     Raises Forbidden for another owner's, NotFound and PreconditionFailed.
     """
     transactions.run(lambda: _remove(channel, name, principal, condition))
-
-
-def _remove(channel_slug: str, name: str, principal: Principal, condition: Precondition) -> None:
-    _, found = _find(channel_slug, name)
-    if found is None:
-        raise _unknown(name)
-    _check_owner(found, principal)
-    condition.require(found.version, "event type")
-    before = EventTypeSerializer.describe(found)
-    found.delete()
-    AuditEntry.record(
-        principal.actor,
-        "event_type.delete",
-        f"event-type:{channel_slug}/{name}",
-        reason=principal.reason,
-        before=before,
-    )
 
 
 def _find(channel_slug: str, name: str) -> tuple[Channel, EventType | None]:
@@ -98,3 +82,20 @@ def _check_owner(found: EventType | None, principal: Principal) -> None:
     if found is not None and not principal.may_change_shared(found.producer):
         detail = "Another producer registered the event type: only it or an operator can change it."
         raise Forbidden("not_the_owner", detail)
+
+
+def _remove(channel_slug: str, name: str, principal: Principal, condition: Precondition) -> None:
+    _, found = _find(channel_slug, name)
+    if found is None:
+        raise _unknown(name)
+    _check_owner(found, principal)
+    condition.require(found.version, "event type")
+    before = EventTypeSerializer.describe(found)
+    found.delete()
+    AuditEntry.record(
+        principal.actor,
+        "event_type.delete",
+        f"event-type:{channel_slug}/{name}",
+        reason=principal.reason,
+        before=before,
+    )

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 
 from channels_app.access.principal import Principal
 from channels_app.conf import Conf, conf
-from channels_app.core import backoff, ordering_key, retry_overrides
+from channels_app.core import backoff, consumer_config, ordering_key
 from channels_app.core.consumer_config import ConsumerConfig, Signer
 from channels_app.core.encryption import Unreadable
 from channels_app.core.ordering_key import Keying
@@ -36,6 +36,9 @@ _COPIED = {field.name for field in fields(ConsumerConfig)}.intersection(
     field.attname for field in Consumer._meta.concrete_fields
 )
 """What delivery reads of a consumer as it is stored, unless `_consumer_view` computes it."""
+_Version = tuple[int, Any]
+"""Number and time of a row's last save. A number alone could return after a rollback."""
+_SEALED = ("channel_id", "client_id", "headers_sealed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +153,6 @@ class Snapshot:
         )
 
 
-_Version = tuple[int, Any]
-"""Number and time of a row's last save. A number alone could return after a rollback."""
-
-
 class _Versions(NamedTuple):
     """The rows that a snapshot is made of, by id, with their versions."""
 
@@ -194,62 +193,6 @@ class _Versions(NamedTuple):
         }
 
 
-def _by_channel(rows: Iterable[tuple[int, int, int, Any]]) -> dict[int, dict[int, _Version]]:
-    versions: dict[int, dict[int, _Version]] = {}
-    for channel_id, key, number, saved_at in rows:
-        versions.setdefault(channel_id, {})[key] = number, saved_at
-    return versions
-
-
-def _reload(stale: set[int], versions: _Versions, former: Snapshot) -> dict[str, ChannelConfig]:
-    """The channels by name; those that are not ``stale`` are the former ones."""
-    rows = {row.id: row for row in Channel.objects.filter(id__in=stale)}
-    consumers = _reload_consumers(rows, versions, former)
-    same_schemas = {
-        key
-        for key in rows.keys() & former.channels_by_id.keys()
-        if versions.schemas.get(key) == former.versions.schemas.get(key)
-    }
-    schemas = _schemas_of(EventType.objects.filter(channel_id__in=rows.keys() - same_schemas))
-    # The same objects, for which compiled schemas are kept.
-    schemas |= {key: former.channels_by_id[key].schemas for key in same_schemas}
-    channels = {}
-    for key in versions.channels:
-        if key not in stale:
-            view = former.channels_by_id[key]
-        elif row := rows.get(key):  # else it was deleted meanwhile
-            view = _channel_view(row, consumers[key], schemas.get(key, {}))
-        else:
-            continue
-        channels[view.slug] = view
-    return channels
-
-
-def _reload_consumers(
-    channels: Mapping[int, Channel], versions: _Versions, former: Snapshot
-) -> dict[int, list[ConsumerConfig]]:
-    """The consumers of these channels; the former ones as far as neither they nor it changed."""
-    views: dict[int, ConsumerConfig] = {}
-    for key in channels.keys() & former.channels_by_id.keys():
-        if versions.channels[key] == former.versions.channels.get(key):
-            before, now = former.versions.consumers.get(key, {}), versions.consumers.get(key, {})
-            views |= {
-                view.id: view
-                for view in former.channels_by_id[key].consumers
-                if before.get(view.id) == now.get(view.id)
-            }
-    wanted = {key: [*versions.consumers.get(key, ())] for key in channels}
-    missing = [key for keys in wanted.values() for key in keys if key not in views]
-    for start in range(0, len(missing), MAX_STALE):
-        rows = Consumer.objects.filter(id__in=missing[start : start + MAX_STALE])
-        for row in rows.exclude(state=Consumer.State.RETIRED):
-            views[row.id] = _consumer_view(row, channels[row.channel_id])
-    return {
-        key: [views[consumer_id] for consumer_id in keys if consumer_id in views]
-        for key, keys in wanted.items()
-    }
-
-
 def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelConfig]:
     """The channels with these names, or all, by name, as the current transaction sees them."""
     channels = Channel.objects.all()
@@ -271,62 +214,6 @@ def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelConf
         )
         for channel in channels
     }
-
-
-def _schemas_of(event_types: QuerySet[EventType]) -> dict[int, dict[str, Any]]:
-    """JSON Schemas by name, by the ids of their channels."""
-    schemas: dict[int, dict[str, Any]] = {}
-    for event_type in event_types.filter(schema__isnull=False):
-        if event_type.schema is not None:  # the filter lets JSON's null pass
-            schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
-    return schemas
-
-
-def _channel_view(
-    channel: Channel, consumers: Sequence[ConsumerConfig], schemas: dict[str, Any]
-) -> ChannelConfig:
-    defaults = conf()
-    return ChannelConfig(
-        id=channel.id,
-        slug=channel.slug,
-        exposure=channel.exposure,
-        kind=channel.kind,
-        keying=ordering_key.of(channel.ordering, channel.ordering_key_path),
-        reorder_window_ms=channel.reorder_window_ms,
-        paused=channel.paused,
-        encrypt_bodies=channel.encrypt_bodies,
-        require_idempotency_key=channel.require_idempotency_key,
-        idempotency_scope=channel.idempotency_scope,
-        max_body_bytes=within(channel.max_body_bytes, defaults.max_body_bytes),
-        content_types=tuple(channel.content_types),
-        idempotency_window_s=channel.idempotency_window_s or defaults.idempotency_window_s,
-        max_future_days=within(channel.max_future_days, defaults.max_future_days),
-        retention_days=channel.retention_days or defaults.retention_days,
-        dead_retention_days=channel.dead_retention_days or defaults.dead_retention_days,
-        limit=Limit.of("channel", channel.id, channel.slug, channel.quota(defaults.channel_quota)),
-        schemas=schemas,
-        subscriptions=Subscriptions(consumers),
-    )
-
-
-def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerConfig:
-    defaults = conf()
-    retry = consumer.retry if consumer.retry is not None else channel.default_retry
-    max_attempts = consumer.max_attempts or defaults.max_attempts
-    per_second, burst = consumer.rate_per_second, consumer.rate_burst
-    values = {name: getattr(consumer, name) for name in _COPIED}
-    values |= {
-        "channel_slug": channel.slug,
-        "halted": channel.paused or consumer.state != Consumer.State.ACTIVE,
-        "event_types": tuple(consumer.event_types),
-        "timeout_ms": consumer.timeout_ms or defaults.timeout_ms,
-        "retry": backoff.resolve_rule(retry, max_attempts),
-        "rate": Rate(per_second=per_second, burst=burst) if per_second else None,
-        "max_in_flight": consumer.max_in_flight or defaults.max_in_flight,
-        "encrypt_bodies": channel.encrypt_bodies,
-        "retry_overrides": retry_overrides.resolved(consumer.retry_overrides, retry, max_attempts),
-    }
-    return ConsumerConfig(**values)
 
 
 def load_team_limits() -> dict[int, Limit | None]:
@@ -384,7 +271,118 @@ def load_signers(consumer_ids: Collection[int]) -> dict[int, Signer]:
     return signers
 
 
-_SEALED = ("channel_id", "client_id", "headers_sealed")
+def _reload(stale: set[int], versions: _Versions, former: Snapshot) -> dict[str, ChannelConfig]:
+    """The channels by name; those that are not ``stale`` are the former ones."""
+    rows = {row.id: row for row in Channel.objects.filter(id__in=stale)}
+    consumers = _reload_consumers(rows, versions, former)
+    same_schemas = {
+        key
+        for key in rows.keys() & former.channels_by_id.keys()
+        if versions.schemas.get(key) == former.versions.schemas.get(key)
+    }
+    schemas = _schemas_of(EventType.objects.filter(channel_id__in=rows.keys() - same_schemas))
+    # The same objects, for which compiled schemas are kept.
+    schemas |= {key: former.channels_by_id[key].schemas for key in same_schemas}
+    channels = {}
+    for key in versions.channels:
+        if key not in stale:
+            view = former.channels_by_id[key]
+        elif row := rows.get(key):  # else it was deleted meanwhile
+            view = _channel_view(row, consumers[key], schemas.get(key, {}))
+        else:
+            continue
+        channels[view.slug] = view
+    return channels
+
+
+def _reload_consumers(
+    channels: Mapping[int, Channel], versions: _Versions, former: Snapshot
+) -> dict[int, list[ConsumerConfig]]:
+    """The consumers of these channels; the former ones as far as neither they nor it changed."""
+    views: dict[int, ConsumerConfig] = {}
+    for key in channels.keys() & former.channels_by_id.keys():
+        if versions.channels[key] == former.versions.channels.get(key):
+            before, now = former.versions.consumers.get(key, {}), versions.consumers.get(key, {})
+            views |= {
+                view.id: view
+                for view in former.channels_by_id[key].consumers
+                if before.get(view.id) == now.get(view.id)
+            }
+    wanted = {key: [*versions.consumers.get(key, ())] for key in channels}
+    missing = [key for keys in wanted.values() for key in keys if key not in views]
+    for start in range(0, len(missing), MAX_STALE):
+        rows = Consumer.objects.filter(id__in=missing[start : start + MAX_STALE])
+        for row in rows.exclude(state=Consumer.State.RETIRED):
+            views[row.id] = _consumer_view(row, channels[row.channel_id])
+    return {
+        key: [views[consumer_id] for consumer_id in keys if consumer_id in views]
+        for key, keys in wanted.items()
+    }
+
+
+def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerConfig:
+    defaults = conf()
+    retry = consumer.retry if consumer.retry is not None else channel.default_retry
+    max_attempts = consumer.max_attempts or defaults.max_attempts
+    per_second, burst = consumer.rate_per_second, consumer.rate_burst
+    values = {name: getattr(consumer, name) for name in _COPIED}
+    values |= {
+        "channel_slug": channel.slug,
+        "halted": channel.paused or consumer.state != Consumer.State.ACTIVE,
+        "event_types": tuple(consumer.event_types),
+        "timeout_ms": consumer.timeout_ms or defaults.timeout_ms,
+        "retry": backoff.resolve_rule(retry, max_attempts),
+        "rate": Rate(per_second=per_second, burst=burst) if per_second else None,
+        "max_in_flight": consumer.max_in_flight or defaults.max_in_flight,
+        "encrypt_bodies": channel.encrypt_bodies,
+        "retry_overrides": consumer_config.resolve_overrides(
+            consumer.retry_overrides, retry, max_attempts
+        ),
+    }
+    return ConsumerConfig(**values)
+
+
+def _schemas_of(event_types: QuerySet[EventType]) -> dict[int, dict[str, Any]]:
+    """JSON Schemas by name, by the ids of their channels."""
+    schemas: dict[int, dict[str, Any]] = {}
+    for event_type in event_types.filter(schema__isnull=False):
+        if event_type.schema is not None:  # the filter lets JSON's null pass
+            schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
+    return schemas
+
+
+def _channel_view(
+    channel: Channel, consumers: Sequence[ConsumerConfig], schemas: dict[str, Any]
+) -> ChannelConfig:
+    defaults = conf()
+    return ChannelConfig(
+        id=channel.id,
+        slug=channel.slug,
+        exposure=channel.exposure,
+        kind=channel.kind,
+        keying=ordering_key.of(channel.ordering, channel.ordering_key_path),
+        reorder_window_ms=channel.reorder_window_ms,
+        paused=channel.paused,
+        encrypt_bodies=channel.encrypt_bodies,
+        require_idempotency_key=channel.require_idempotency_key,
+        idempotency_scope=channel.idempotency_scope,
+        max_body_bytes=within(channel.max_body_bytes, defaults.max_body_bytes),
+        content_types=tuple(channel.content_types),
+        idempotency_window_s=channel.idempotency_window_s or defaults.idempotency_window_s,
+        max_future_days=within(channel.max_future_days, defaults.max_future_days),
+        retention_days=channel.retention_days or defaults.retention_days,
+        dead_retention_days=channel.dead_retention_days or defaults.dead_retention_days,
+        limit=Limit.of("channel", channel.id, channel.slug, channel.quota(defaults.channel_quota)),
+        schemas=schemas,
+        subscriptions=Subscriptions(consumers),
+    )
+
+
+def _by_channel(rows: Iterable[tuple[int, int, int, Any]]) -> dict[int, dict[int, _Version]]:
+    versions: dict[int, dict[int, _Version]] = {}
+    for channel_id, key, number, saved_at in rows:
+        versions.setdefault(channel_id, {})[key] = number, saved_at
+    return versions
 
 
 def _decrypt(consumer: Consumer, secrets: Iterable[ConsumerSecret]) -> Signer:

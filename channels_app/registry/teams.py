@@ -17,13 +17,19 @@ from channels_app.core.errors import FieldError, Invalid, Refused
 from channels_app.database import clock, transactions
 from channels_app.models import ApiKey, AuditEntry, Channel, Invitation, Membership, Team
 from channels_app.registry.resource import Resource, WriteResult, assign
-from channels_app.serializers.teams import (
-    InvitationSerializer,
-    NewTeamSerializer,
-    TeamSerializer,
-)
+from channels_app.serializers.teams import InvitationSerializer, NewTeamSerializer, TeamSerializer
 
 TAKEN = "Another team has this name already."
+MAX_OPEN = 100
+"""Maximum number of open invitations of a team."""
+MAX_OF_TEAM = 100
+MAX_OF_PERSON = 50
+"""Maximum per team and per person within a day, since invitations send mail to others."""
+USELESS = "This invitation has been used, has expired or was revoked. Ask for a new one."
+MAX_ACCOUNTS = 3
+"""Maximum number of accounts created by one link. It is for one person, who may start over."""
+SIGNED_UP = "invitation.sign_up"
+LAST = "The team would have no owner. Make another member an owner first."
 
 
 def found(values: Mapping[str, Any], *, founder: User, principal: Principal) -> Team:
@@ -37,29 +43,12 @@ def found(values: Mapping[str, Any], *, founder: User, principal: Principal) -> 
         raise Refused(TAKEN, field="slug") from None
 
 
-def _found(wanted: dict[str, Any], founder: User, principal: Principal) -> Team:
-    if Team.objects.filter(slug=wanted["slug"]).exists():
-        raise Refused(TAKEN, field="slug")
-    team = Team.objects.create(**wanted)
-    Membership.objects.create(team=team, user=founder, role=Membership.Role.OWNER)
-    AuditEntry.record(
-        principal.actor, "team.create", f"team:{team.slug}", team_id=team.pk, after=wanted
-    )
-    return team
-
-
 def _assign(team: Team, values: Mapping[str, Any]) -> None:
     assign(team, {"name": team.name or team.slug} | dict(values))
 
 
 RESOURCE: Resource[Team] = Resource("team", Team, TeamSerializer, _assign, lambda team: team.pk)
 put, patch = RESOURCE.put, RESOURCE.patch
-
-MAX_OPEN = 100
-"""Maximum number of open invitations of a team."""
-MAX_OF_TEAM = 100
-MAX_OF_PERSON = 50
-"""Maximum per team and per person within a day, since invitations send mail to others."""
 
 
 def invite(
@@ -77,6 +66,78 @@ def invite(
 def revoke_invitation(team: str, invitation_id: int, *, principal: Principal) -> None:
     """Revoke an open invitation. Raises Refused if it is used or revoked already."""
     transactions.run(lambda: _revoke_invitation(team, invitation_id, principal))
+
+
+def waiting_invitation(token: str) -> Invitation | None:
+    """The invitation of a link, as long as it can be used; else None."""
+    digest = access.digest(token)
+    if digest is None:
+        return None
+    known = Invitation.objects.select_related("team").filter(digest=digest)
+    return known.filter(accepted_at=None, revoked_at=None, expires_at__gt=clock.now()).first()
+
+
+def accept_invitation(token: str, *, user: User, principal: Principal) -> Membership:
+    """Make the person a member.
+
+    Raises Refused; if they are a member already, the link stays valid.
+    """
+    try:
+        return transactions.run(lambda: _accept_invitation(token, user, principal))
+    except IntegrityError:
+        # The same person with two links at once: the unique key decides, and the other link stays.
+        raise Refused("You belong to this team already.") from None
+
+
+def lets_sign_up(token: str) -> bool:
+    """Whether the link may create another account; the limit matters if the link leaks."""
+    invitation = waiting_invitation(token)
+    if invitation is None:
+        return False
+    made = AuditEntry.objects.filter(target=f"invitation:{invitation}", action=SIGNED_UP)
+    return made.count() < MAX_ACCOUNTS
+
+
+def note_sign_up(token: str, *, principal: Principal) -> None:
+    """Record an account created by the link, in the audit log that the team's owners see."""
+    invitation = waiting_invitation(token)
+    if invitation is not None:
+        target = f"invitation:{invitation}"
+        AuditEntry.record(principal.actor, SIGNED_UP, target, team_id=invitation.team_id)
+
+
+def set_role(team: str, membership_id: int, role: str, *, principal: Principal) -> Membership:
+    """Give a member another role. Raises Invalid and Refused."""
+    if role not in access.TEAM_RANKS:
+        raise Invalid.of([FieldError("role", f"Choose from {', '.join(access.TEAM_RANKS)}.")])
+    return transactions.run(lambda: _set_role(team, membership_id, role, principal))
+
+
+def end_membership(team: str, membership_id: int, *, principal: Principal) -> Membership:
+    """Remove a member, or let them leave; what they made stays the team's. Raises Refused."""
+    return transactions.run(lambda: _end_membership(team, membership_id, principal))
+
+
+def access_began(team_id: int, channel: Channel, now: datetime) -> datetime | None:
+    """When the team got access; None if the channel shares its history with everybody.
+
+    A team has access while a key of it is valid, and its members have access to each external
+    channel. A team that loses access and regains it does not get the messages in between.
+    """
+    if channel.history == Channel.History.SHARED:
+        return None
+    return access.since(_spans(team_id, channel), now)
+
+
+def _found(wanted: dict[str, Any], founder: User, principal: Principal) -> Team:
+    if Team.objects.filter(slug=wanted["slug"]).exists():
+        raise Refused(TAKEN, field="slug")
+    team = Team.objects.create(**wanted)
+    Membership.objects.create(team=team, user=founder, role=Membership.Role.OWNER)
+    AuditEntry.record(
+        principal.actor, "team.create", f"team:{team.slug}", team_id=team.pk, after=wanted
+    )
+    return team
 
 
 def _invite(
@@ -125,51 +186,6 @@ def _revoke_invitation(team_slug: str, invitation_id: int, principal: Principal)
     AuditEntry.record(principal.actor, "invitation.revoke", target, team_id=invitation.team_id)
 
 
-USELESS = "This invitation has been used, has expired or was revoked. Ask for a new one."
-
-MAX_ACCOUNTS = 3
-"""Maximum number of accounts created by one link. It is for one person, who may start over."""
-SIGNED_UP = "invitation.sign_up"
-
-
-def waiting_invitation(token: str) -> Invitation | None:
-    """The invitation of a link, as long as it can be used; else None."""
-    digest = access.digest(token)
-    if digest is None:
-        return None
-    known = Invitation.objects.select_related("team").filter(digest=digest)
-    return known.filter(accepted_at=None, revoked_at=None, expires_at__gt=clock.now()).first()
-
-
-def accept_invitation(token: str, *, user: User, principal: Principal) -> Membership:
-    """Make the person a member.
-
-    Raises Refused; if they are a member already, the link stays valid.
-    """
-    try:
-        return transactions.run(lambda: _accept_invitation(token, user, principal))
-    except IntegrityError:
-        # The same person with two links at once: the unique key decides, and the other link stays.
-        raise Refused("You belong to this team already.") from None
-
-
-def lets_sign_up(token: str) -> bool:
-    """Whether the link may create another account; the limit matters if the link leaks."""
-    invitation = waiting_invitation(token)
-    if invitation is None:
-        return False
-    made = AuditEntry.objects.filter(target=f"invitation:{invitation}", action=SIGNED_UP)
-    return made.count() < MAX_ACCOUNTS
-
-
-def note_sign_up(token: str, *, principal: Principal) -> None:
-    """Record an account created by the link, in the audit log that the team's owners see."""
-    invitation = waiting_invitation(token)
-    if invitation is not None:
-        target = f"invitation:{invitation}"
-        AuditEntry.record(principal.actor, SIGNED_UP, target, team_id=invitation.team_id)
-
-
 def _accept_invitation(token: str, user: User, principal: Principal) -> Membership:
     found = waiting_invitation(token)
     # A concurrent use waits for this lock, and then finds the invitation used.
@@ -193,21 +209,6 @@ def _accept_invitation(token: str, user: User, principal: Principal) -> Membersh
     return membership
 
 
-LAST = "The team would have no owner. Make another member an owner first."
-
-
-def set_role(team: str, membership_id: int, role: str, *, principal: Principal) -> Membership:
-    """Give a member another role. Raises Invalid and Refused."""
-    if role not in access.TEAM_RANKS:
-        raise Invalid.of([FieldError("role", f"Choose from {', '.join(access.TEAM_RANKS)}.")])
-    return transactions.run(lambda: _set_role(team, membership_id, role, principal))
-
-
-def end_membership(team: str, membership_id: int, *, principal: Principal) -> Membership:
-    """Remove a member, or let them leave; what they made stays the team's. Raises Refused."""
-    return transactions.run(lambda: _end_membership(team, membership_id, principal))
-
-
 def _set_role(team: str, membership_id: int, role: str, principal: Principal) -> Membership:
     membership = _locked(team, membership_id)
     before = membership.role
@@ -226,21 +227,6 @@ def _set_role(team: str, membership_id: int, role: str, principal: Principal) ->
     )
     if before == Membership.Role.OWNER:
         _take_invitations_back(membership, principal)
-    return membership
-
-
-def _end_membership(team: str, membership_id: int, principal: Principal) -> Membership:
-    membership = _locked(team, membership_id)
-    _check_owner_stays(membership)
-    AuditEntry.record(
-        principal.actor,
-        "membership.end",
-        _target(membership),
-        team_id=membership.team_id,
-        before={"role": membership.role},
-    )
-    _take_invitations_back(membership, principal)
-    membership.delete()
     return membership
 
 
@@ -263,6 +249,10 @@ def _check_owner_stays(membership: Membership) -> None:
         raise Refused(LAST)
 
 
+def _target(membership: Membership) -> str:
+    return f"membership:{membership.team.slug}/{membership.user.get_username()}"
+
+
 def _take_invitations_back(membership: Membership, principal: Principal) -> None:
     # With an open invitation of their own they could rejoin as owner.
     now = clock.now()
@@ -280,19 +270,19 @@ def _take_invitations_back(membership: Membership, principal: Principal) -> None
         AuditEntry.record(principal.actor, "invitation.revoke", target, team_id=membership.team_id)
 
 
-def _target(membership: Membership) -> str:
-    return f"membership:{membership.team.slug}/{membership.user.get_username()}"
-
-
-def access_began(team_id: int, channel: Channel, now: datetime) -> datetime | None:
-    """When the team got access; None if the channel shares its history with everybody.
-
-    A team has access while a key of it is valid, and its members have access to each external
-    channel. A team that loses access and regains it does not get the messages in between.
-    """
-    if channel.history == Channel.History.SHARED:
-        return None
-    return access.since(_spans(team_id, channel), now)
+def _end_membership(team: str, membership_id: int, principal: Principal) -> Membership:
+    membership = _locked(team, membership_id)
+    _check_owner_stays(membership)
+    AuditEntry.record(
+        principal.actor,
+        "membership.end",
+        _target(membership),
+        team_id=membership.team_id,
+        before={"role": membership.role},
+    )
+    _take_invitations_back(membership, principal)
+    membership.delete()
+    return membership
 
 
 def _spans(team_id: int, channel: Channel) -> Iterator[tuple[datetime, datetime | None]]:

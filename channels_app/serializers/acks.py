@@ -23,6 +23,15 @@ def _filled(most: int, **options: Any) -> Text:
     return Text(most, check=_empty_fault, schema={"minLength": 1}, **options)
 
 
+class CallbackSignatureSerializer(StrictSerializer):
+    """How a provider signs its callbacks."""
+
+    preset = OneOf([provider_ids.META])
+    secret = _filled(
+        500, help_text=f"Stored encrypted, shown as {values.MASK}; sending that keeps it."
+    )
+
+
 def _path(what: str) -> Text:
     return Text(
         json_paths.MAX_LENGTH,
@@ -35,19 +44,6 @@ def _path(what: str) -> Text:
 
 def _statuses(what: str) -> Listed:
     return Listed(_filled(100), _MAX_STATUSES, help_text=what, **OPTIONAL)
-
-
-def _milliseconds(**options: Any) -> Whole:
-    return Whole(10, 86_400_000, **options)
-
-
-class CallbackSignatureSerializer(StrictSerializer):
-    """How a provider signs its callbacks."""
-
-    preset = OneOf([provider_ids.META])
-    secret = _filled(
-        500, help_text=f"Stored encrypted, shown as {values.MASK}; sending that keeps it."
-    )
 
 
 class CorrelationSerializer(StrictSerializer):
@@ -93,6 +89,10 @@ class Timeout(Whole):
     def schema_of_value(self, shown: bool) -> Schema:
         """Either."""
         return {"anyOf": [super().schema_of_value(shown), {"const": ADAPTIVE}]}
+
+
+def _milliseconds(**options: Any) -> Whole:
+    return Whole(10, 86_400_000, **options)
 
 
 class CallbackAckSerializer(StrictSerializer):

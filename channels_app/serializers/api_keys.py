@@ -30,14 +30,6 @@ class Expiry(Instant):
         return self.checked(_future, data)
 
 
-def _future(value: object) -> datetime:
-    now = clock.now()
-    expires_at = times.soon(value, now)
-    if expires_at <= now:
-        raise ValueError("The expiry must be in the future.")
-    return expires_at
-
-
 class KeySerializer(ResourceSerializer):
     """A key, without its text."""
 
@@ -100,3 +92,11 @@ class OverlapSerializer(StrictSerializer):
     """For how many seconds what is replaced keeps working; 0 ends it at once."""
 
     overlap_s = Whole(0, MAX_OVERLAP_S, default=DEFAULT_OVERLAP_S)
+
+
+def _future(value: object) -> datetime:
+    now = clock.now()
+    expires_at = times.soon(value, now)
+    if expires_at <= now:
+        raise ValueError("The expiry must be in the future.")
+    return expires_at

@@ -7,7 +7,7 @@ from rest_framework import serializers
 from rest_framework.serializers import ValidationError
 
 from channels_app.conf import MAX_TIMEOUT_MS, conf
-from channels_app.core import backoff, consumer_config, http, networks, retry_overrides
+from channels_app.core import backoff, consumer_config, http, networks
 from channels_app.core.values import MASK
 from channels_app.models import Consumer, ConsumerSecret
 from channels_app.serializers.acks import Ack
@@ -32,12 +32,6 @@ from channels_app.serializers.settings import MAX_ATTEMPTS, RateLimitSerializer,
 MIN_TIMEOUT_MS = 100
 MAX_IN_FLIGHT = 1000
 MAX_PUMPS = 16
-
-
-def _url_fault(value: str) -> str | None:
-    if not value:
-        return None
-    return networks.check_url(value, allowed=conf().allowed_networks, https_only=conf().https_only)
 
 
 class SlugOf(Slug):
@@ -95,7 +89,7 @@ class RetryOverrideSerializer(StrictSerializer):
 
     event_types = Listed(
         EventPattern(),
-        retry_overrides.MAX_PATTERNS,
+        consumer_config.MAX_PATTERNS,
         least=1,
         help_text="Names and patterns like order.*, as in the consumer's event_types.",
         error_messages={"empty": "At least one name or pattern is needed; * is for all."},
@@ -123,12 +117,12 @@ class RetryOverrides(Listed):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(RetryOverrideSerializer(), retry_overrides.MAX_OVERRIDES, **options)
+        super().__init__(RetryOverrideSerializer(), consumer_config.MAX_OVERRIDES, **options)
 
     def to_internal_value(self, data: Any) -> list[Any]:
         """The entries."""
         entries = super().to_internal_value(data)
-        self.checked(retry_overrides.check_order, entries)
+        self.checked(consumer_config.check_overrides, entries)
         return entries
 
 
@@ -176,8 +170,16 @@ class EffectiveSettingsSerializer(StrictSerializer):
             "max_in_flight": instance.max_in_flight or defaults.max_in_flight,
             "retry": retry if retry is not None else backoff.DEFAULT,
             "gives_up_after_s": backoff.total(policy, attempts),
-            "retry_overrides": retry_overrides.effective(instance.retry_overrides, retry, attempts),
+            "retry_overrides": consumer_config.effective_overrides(
+                instance.retry_overrides, retry, attempts
+            ),
         }
+
+
+def _url_fault(value: str) -> str | None:
+    if not value:
+        return None
+    return networks.check_url(value, allowed=conf().allowed_networks, https_only=conf().https_only)
 
 
 class ConsumerSerializer(ResourceSerializer):

@@ -24,6 +24,8 @@ from delivery.models import Attempt, Delivery
 NOT_KEPT = {"webhook-signature", "hookstation-attempt", "hookstation-max-attempts"}
 """Headers that cannot be restored for a past attempt: its secret and its attempt budget may have
 changed."""
+MAX_SHOWN = 50
+"""Attempts on the page, the newest ones."""
 
 
 def headers(
@@ -58,10 +60,6 @@ def text(delivery: Delivery, message: Message, consumer: Consumer, at: datetime)
     return "\n".join(lines)
 
 
-MAX_SHOWN = 50
-"""Attempts on the page, the newest ones."""
-
-
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
     """An attempt, the acceptance of the message, or the next step."""
@@ -90,26 +88,6 @@ def moments(delivery: Delivery, *, hidden: str) -> Sequence[TimelineEvent]:
     return [TimelineEvent("calm", "Accepted", delivery.accepted_at), *attempts, *_ahead(delivery)]
 
 
-def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> TimelineEvent:
-    outcome, response = Outcome(attempt.outcome), attempt.answer
-    excerpt, headers = response.body.decode("utf-8", errors="replace"), response.headers.strip()
-    sent = text(delivery, delivery.message, delivery.consumer, attempt.started_at)
-    if hidden:
-        sent, headers = hidden, ""
-        excerpt = hidden if excerpt else ""
-    return TimelineEvent(
-        tone=outcome.tone,
-        title=outcome.words,
-        at=attempt.started_at,
-        # The worker's message about an encrypted body is part of the response.
-        detail=attempt.error if hidden else response.error,
-        timings=timings(attempt),
-        attempt=attempt,
-        request=sent,
-        answer="\n\n".join(part for part in (headers, excerpt) if part),
-    )
-
-
 def timings(attempt: Attempt) -> str:
     """Describe its duration and phases."""
     parts = [
@@ -118,24 +96,6 @@ def timings(attempt: Attempt) -> str:
         if value is not None
     ]
     return ", ".join([*parts, f"total {attempt.total_ms} ms"])
-
-
-def _ahead(delivery: Delivery) -> list[TimelineEvent]:
-    if delivery.due_at is None:
-        return []
-    if delivery.state == "in_flight":
-        return [TimelineEvent("wait", "In flight", delivery.due_at, "Its worker has until then.")]
-    if delivery.state == "awaiting_ack":
-        return [
-            TimelineEvent("wait", "Awaits its ack", delivery.due_at, "The consumer has until then.")
-        ]
-    if delivery.is_behind:
-        return [
-            TimelineEvent(
-                "wait", "Next", None, "It waits for an earlier delivery of its ordering key."
-            )
-        ]
-    return [TimelineEvent("wait", "Next", delivery.due_at, "Not sent before this instant.")]
 
 
 class OutcomeFilter(DropdownFilter):
@@ -277,3 +237,41 @@ class AttemptAdmin(WithPageContext, base.BigList):
     def answer(self, attempt: Attempt) -> str:
         """First bytes of the response as text."""
         return base.mono(attempt.answer.body.decode("utf-8", errors="replace"))
+
+
+def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> TimelineEvent:
+    outcome, response = Outcome(attempt.outcome), attempt.answer
+    excerpt, headers = response.body.decode("utf-8", errors="replace"), response.headers.strip()
+    sent = text(delivery, delivery.message, delivery.consumer, attempt.started_at)
+    if hidden:
+        sent, headers = hidden, ""
+        excerpt = hidden if excerpt else ""
+    return TimelineEvent(
+        tone=outcome.tone,
+        title=outcome.words,
+        at=attempt.started_at,
+        # The worker's message about an encrypted body is part of the response.
+        detail=attempt.error if hidden else response.error,
+        timings=timings(attempt),
+        attempt=attempt,
+        request=sent,
+        answer="\n\n".join(part for part in (headers, excerpt) if part),
+    )
+
+
+def _ahead(delivery: Delivery) -> list[TimelineEvent]:
+    if delivery.due_at is None:
+        return []
+    if delivery.state == "in_flight":
+        return [TimelineEvent("wait", "In flight", delivery.due_at, "Its worker has until then.")]
+    if delivery.state == "awaiting_ack":
+        return [
+            TimelineEvent("wait", "Awaits its ack", delivery.due_at, "The consumer has until then.")
+        ]
+    if delivery.is_behind:
+        return [
+            TimelineEvent(
+                "wait", "Next", None, "It waits for an earlier delivery of its ordering key."
+            )
+        ]
+    return [TimelineEvent("wait", "Next", delivery.due_at, "Not sent before this instant.")]

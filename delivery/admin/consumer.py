@@ -34,6 +34,8 @@ MAX_SHOWN = 50
 WORKERS_SHOWN = 10
 """Workers on a page of their table."""
 UNKNOWN = "a worker that is not known any more"
+KEYS_SHOWN = 5
+"""Ordering keys on the page: those whose head has waited longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,6 @@ def of_consumer(consumer: Consumer) -> Sequence[Held]:
 
 
 admin.site.unregister(Consumer)
-
-KEYS_SHOWN = 5
-"""Ordering keys on the page: those whose head has waited longest."""
 
 
 class CountedChangeList(ChangeList):

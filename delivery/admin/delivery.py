@@ -35,6 +35,14 @@ from delivery.models import Delivery
 from delivery.queue import cancel, release, reschedule
 
 MAY_CHANGE_MESSAGE = "channels_app.change_message"
+AGAIN = (
+    '<button type="submit" class="hs-again" formaction="{0}" data-key="r" title="Replay" '
+    'aria-label="Replay {1}"{2}><span class="material-symbols-outlined">replay</span></button>'
+)
+ASKS = ' data-asks="This was delivered. Replay it?"'
+"""console.js asks this question, so that a key pressed by mistake sends nothing twice."""
+PAGES = {"matching": replays.page, "causes": dead_letter_groups.page}
+"""Further pages of the list, by the last part of their URLs."""
 
 
 def move_message(request: HttpRequest, object_id: int) -> HttpResponse:
@@ -66,41 +74,12 @@ def cancel_message(request: HttpRequest, object_id: int) -> HttpResponse:
     return redirect(_page(request, object_id))
 
 
-def _page(request: HttpRequest, message_id: int) -> str:
-    """Return the URL of the message's page, or of the timeline if the request came from there."""
-    if (back := request.POST.get("back", "")).startswith("?"):
-        return reverse("admin:timeline") + back
-    return reverse("admin:channels_app_message_change", args=[message_id])
-
-
-def _principal(request: HttpRequest) -> Principal:
-    return base.principal(request, request.POST.get("reason", "")[:500])
-
-
-AGAIN = (
-    '<button type="submit" class="hs-again" formaction="{0}" data-key="r" title="Replay" '
-    'aria-label="Replay {1}"{2}><span class="material-symbols-outlined">replay</span></button>'
-)
-ASKS = ' data-asks="This was delivered. Replay it?"'
-"""console.js asks this question, so that a key pressed by mistake sends nothing twice."""
-
-
 def replay_button(delivery: Delivery) -> str:
     """Return a replay button for the list's form; '' if it is not finished."""
     if DeliveryState(delivery.state) not in FINISHED:
         return ""
     start = AGAIN.replace("{2}", ASKS if delivery.state == DeliveryState.DELIVERED else "")
     return base.fill(start, _replaying().format(delivery.pk), str(delivery))
-
-
-@cache
-def _replaying() -> str:
-    """Return the URL that replays a delivery, with a placeholder for the key of each row."""
-    return reverse("admin:delivery_delivery_replay", args=[0]).replace("/0/", "/{}/")
-
-
-PAGES = {"matching": replays.page, "causes": dead_letter_groups.page}
-"""Further pages of the list, by the last part of their URLs."""
 
 
 @admin.register(Delivery)
@@ -360,3 +339,20 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         own = url_has_allowed_host_and_scheme(before, {request.get_host()}, require_https=secure)
         is_list = urlsplit(before).path == reverse("admin:delivery_delivery_changelist")
         return before if own and is_list else ""
+
+
+def _page(request: HttpRequest, message_id: int) -> str:
+    """Return the URL of the message's page, or of the timeline if the request came from there."""
+    if (back := request.POST.get("back", "")).startswith("?"):
+        return reverse("admin:timeline") + back
+    return reverse("admin:channels_app_message_change", args=[message_id])
+
+
+def _principal(request: HttpRequest) -> Principal:
+    return base.principal(request, request.POST.get("reason", "")[:500])
+
+
+@cache
+def _replaying() -> str:
+    """Return the URL that replays a delivery, with a placeholder for the key of each row."""
+    return reverse("admin:delivery_delivery_replay", args=[0]).replace("/0/", "/{}/")

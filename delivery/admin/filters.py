@@ -38,7 +38,6 @@ TERM = (
     "ORDER BY id DESC LIMIT %s) AS t{place}{only}"
 )
 PAIR = "consumer_id = %s AND state = %s AND "
-
 Pair = tuple[int, str] | tuple[()]
 """Consumer and state; empty for the whole table in the order of its key."""
 Ended = Mapping[str, str | int]
@@ -46,6 +45,7 @@ Ended = Mapping[str, str | int]
 ENDED = (("outcome", "outcomes"), ("status_code", "status_codes"))
 """Columns, and their names in filters."""
 QUERY = DeadLetterQuerySerializer()
+Rows = QuerySet[Delivery]
 
 
 def newest(
@@ -71,44 +71,6 @@ def newest(
             pairs[start : start + RANGES], since, ended or {}, depth if ended else limit, limit
         )
     return sorted(found, reverse=True)[:limit]
-
-
-def _pairs(consumer_ids: Collection[int] | None, states: Collection[str] | None) -> Sequence[Pair]:
-    if consumer_ids is None and states is None:
-        return [()]
-    counters = Counter.objects.exclude(state=MADE)
-    if consumer_ids is not None:
-        counters = counters.filter(consumer_id__in=consumer_ids)
-    if states is not None:
-        counters = counters.filter(state__in=states)
-    # A shard of a counter may be negative while the sum is not: any shard means that there was a
-    # row.
-    return sorted(set(counters.values_list("consumer_id", "state")))
-
-
-def _read(pairs: Sequence[Pair], since: int, ended: Ended, depth: int, limit: int) -> list[int]:
-    """Read ``depth`` rows of each range, and return up to ``limit`` of all."""
-    union = " UNION ALL ".join(_term(pair, place, ended) for place, pair in enumerate(pairs))
-    values: list[Any] = [part for pair in pairs for part in (*pair, since, depth, *ended.values())]
-    # Only TERM, repeated; values are parameters.
-    # S608: the ranges are our own queries.
-    sql = f"SELECT id FROM ({union}) AS u ORDER BY id DESC LIMIT %s"  # noqa: S608
-    return [key for (key,) in raw.read(sql, [*values, limit])]
-
-
-def _term(pair: Pair, place: int, ended: Ended) -> str:
-    # The primary key gives the order, but no range.
-    hint = dialect.hint("delivery_list") if pair else ""
-    return TERM.format(
-        table=Delivery._meta.db_table + hint,
-        pair=PAIR if pair else "",
-        place=place,
-        columns="".join(f", {column}" for column in ended),
-        only=" WHERE " + " AND ".join(f"{column} = %s" for column in ended) if ended else "",
-    )
-
-
-Rows = QuerySet[Delivery]
 
 
 class _Held(DropdownFilter):
@@ -254,6 +216,41 @@ class Deliveries(IndexOrdered):
         super().get_results(request)
         if self.is_cut:
             self.result_list = self.queryset[: self.list_per_page]
+
+
+def _pairs(consumer_ids: Collection[int] | None, states: Collection[str] | None) -> Sequence[Pair]:
+    if consumer_ids is None and states is None:
+        return [()]
+    counters = Counter.objects.exclude(state=MADE)
+    if consumer_ids is not None:
+        counters = counters.filter(consumer_id__in=consumer_ids)
+    if states is not None:
+        counters = counters.filter(state__in=states)
+    # A shard of a counter may be negative while the sum is not: any shard means that there was a
+    # row.
+    return sorted(set(counters.values_list("consumer_id", "state")))
+
+
+def _read(pairs: Sequence[Pair], since: int, ended: Ended, depth: int, limit: int) -> list[int]:
+    """Read ``depth`` rows of each range, and return up to ``limit`` of all."""
+    union = " UNION ALL ".join(_term(pair, place, ended) for place, pair in enumerate(pairs))
+    values: list[Any] = [part for pair in pairs for part in (*pair, since, depth, *ended.values())]
+    # Only TERM, repeated; values are parameters.
+    # S608: the ranges are our own queries.
+    sql = f"SELECT id FROM ({union}) AS u ORDER BY id DESC LIMIT %s"  # noqa: S608
+    return [key for (key,) in raw.read(sql, [*values, limit])]
+
+
+def _term(pair: Pair, place: int, ended: Ended) -> str:
+    # The primary key gives the order, but no range.
+    hint = dialect.hint("delivery_list") if pair else ""
+    return TERM.format(
+        table=Delivery._meta.db_table + hint,
+        pair=PAIR if pair else "",
+        place=place,
+        columns="".join(f", {column}" for column in ended),
+        only=" WHERE " + " AND ".join(f"{column} = %s" for column in ended) if ended else "",
+    )
 
 
 def _by_id(rows: Rows, term: str) -> Rows | None:

@@ -137,6 +137,19 @@ def worst(rows: QuerySet[HealthDay]) -> list[HealthDay]:
     return list(rows.annotate(part=order).order_by("part", "score", "-attempts", "host")[:SHOWN])
 
 
+def spark(scores: Sequence[int | None]) -> str:
+    """Return an SVG path: a gap for a missing day, a dot for a single one."""
+    step = WIDTH / (len(scores) - 1)
+    path, pen = "", "M"
+    for place, score in enumerate(scores):
+        if score is None:
+            pen = "M"
+            continue
+        path += f"{pen}{place * step:.1f} {2 + (HEIGHT - 4) * (1 - score / 100):.1f}h0"
+        pen = "L"
+    return path
+
+
 def _asked(request: HttpRequest) -> date | None:
     try:
         return date.fromisoformat(request.GET.get("day", ""))
@@ -193,19 +206,6 @@ def _scores(rows: list[HealthDay]) -> defaultdict[tuple[int, str], dict[date, in
     for consumer_id, host, at, score in wanted.values_list("consumer_id", "host", "day", "score"):
         found[consumer_id, host if consumer_id == NONE else ""][at] = score
     return found
-
-
-def spark(scores: Sequence[int | None]) -> str:
-    """Return an SVG path: a gap for a missing day, a dot for a single one."""
-    step = WIDTH / (len(scores) - 1)
-    path, pen = "", "M"
-    for place, score in enumerate(scores):
-        if score is None:
-            pen = "M"
-            continue
-        path += f"{pen}{place * step:.1f} {2 + (HEIGHT - 4) * (1 - score / 100):.1f}h0"
-        pen = "L"
-    return path
 
 
 def _seconds(value: float | None) -> str:

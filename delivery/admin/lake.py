@@ -130,16 +130,6 @@ class LakeAuditAdmin(WithPageContext, base.ReadOnly):
         return intcomma(row.attempt_count)
 
 
-def _shown(row: LakeAudit) -> dict[str, Any]:
-    findings = list(LakeFinding.objects.filter(audit=row).order_by("id"))
-    found = cards(findings)
-    return {
-        "tick_rows": ticks(row, findings),
-        "cards": found[:CARDS],
-        "more_cards": max(0, len(found) - CARDS),
-    }
-
-
 def ticks(row: LakeAudit, findings: Iterable[LakeFinding]) -> list[tuple[str, list[Tick]]]:
     """Return the ticks: hours by day, or days by month."""
     begins = [datetime.fromisoformat(span[0]) for span in row.spans]
@@ -183,6 +173,16 @@ def cards(findings: Iterable[LakeFinding]) -> list[Card]:
     cards_ = sorted(found.values(), key=lambda card: -card.count)
     _link(cards_[:CARDS])
     return cards_
+
+
+def _shown(row: LakeAudit) -> dict[str, Any]:
+    findings = list(LakeFinding.objects.filter(audit=row).order_by("id"))
+    found = cards(findings)
+    return {
+        "tick_rows": ticks(row, findings),
+        "cards": found[:CARDS],
+        "more_cards": max(0, len(found) - CARDS),
+    }
 
 
 def _card(row: LakeFinding, channel: str, consumer: str) -> Card:

@@ -27,6 +27,11 @@ PAUSE = dialog(
     "Pause this key?", "A delivery in flight still ends. No further ones are sent.", "Pause"
 )
 RESUME = dialog("Resume this key?", "Its next delivery is sent at once.", "Resume")
+SHORT = 60
+"""Characters of a key in a list."""
+WAITING_SHOWN = 25
+"""Deliveries behind the head on a page."""
+MAX_PLACE_DIGITS = 19
 
 
 class SkipForm(base.ReasonForm):
@@ -46,13 +51,6 @@ SKIP = dialog(
     "Skip",
     SkipForm,
 )
-
-
-SHORT = 60
-"""Characters of a key in a list."""
-WAITING_SHOWN = 25
-"""Deliveries behind the head on a page."""
-MAX_PLACE_DIGITS = 19
 
 
 def state_of(key_row: OrderingKey) -> SafeString:

@@ -39,6 +39,21 @@ from pipeline.contract.jobs import DRY_RUN, JOBS, Job, Kind, Option
 
 SURE = "sure"
 MAY_PLAN = "delivery.change_pipelineschedule"
+State = PipelineRun.State
+TONE = {
+    State.QUEUED: "wait",
+    State.RUNNING: "busy",
+    State.FINISHED: "good",
+    State.FAILED: "bad",
+    State.CANCELLED: "calm",
+}
+HEADINGS = {State.FINISHED: "Done", State.FAILED: "Failed", State.CANCELLED: "Stopped"}
+PERIODS = ((24 * 60, "day"), (60, "hour"), (1, "minute"))
+Mode = PipelineSchedule.Mode
+MAX_MINUTES = 366 * 24 * 60
+"""Maximum interval in minutes."""
+ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
+STOP = dialog("Stop this run?", "What it wrote is intact. The next run continues.", "Stop it")
 
 
 def reason_field() -> forms.CharField:
@@ -104,45 +119,6 @@ class JobForm(forms.Form):
             if value not in (None, "", False, []):
                 found[option.name] = value
         return found
-
-
-def _again(job: Job, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's options as form values, without those that identify a person."""
-    return {
-        name: "\n".join(value) if isinstance(value, list) else value
-        for name, value in before.items()
-        if name not in job.private
-    }
-
-
-def _field(option: Option) -> forms.Field:
-    common: dict[str, Any] = {
-        "label": option.title,
-        "help_text": option.help,
-        "required": option.required,
-    }
-    if option.choices:
-        choices = [("", "Any"), *((choice, choice) for choice in option.choices)]
-        return forms.ChoiceField(choices=choices, widget=UnfoldAdminSelectWidget, **common)
-    if option.kind is Kind.FLAG:
-        return forms.BooleanField(widget=UnfoldBooleanSwitchWidget, **common | {"required": False})
-    if option.kind is Kind.NUMBER:
-        return forms.FloatField(min_value=0, widget=UnfoldAdminIntegerFieldWidget, **common)
-    if option.several:
-        return forms.CharField(widget=UnfoldAdminTextareaWidget({"rows": 3}), **common)
-    return forms.CharField(widget=UnfoldAdminTextInputWidget, **common)
-
-
-State = PipelineRun.State
-TONE = {
-    State.QUEUED: "wait",
-    State.RUNNING: "busy",
-    State.FINISHED: "good",
-    State.FAILED: "bad",
-    State.CANCELLED: "calm",
-}
-HEADINGS = {State.FINISHED: "Done", State.FAILED: "Failed", State.CANCELLED: "Stopped"}
-PERIODS = ((24 * 60, "day"), (60, "hour"), (1, "minute"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,67 +219,6 @@ def period(minutes: int) -> str:
     raise AssertionError("unreachable")
 
 
-def _rhythm(job: Job, row: PipelineSchedule | None) -> str:
-    """Describe when a job runs: its interval, its next run and its last scheduled one."""
-    if not job.every_minutes:
-        return "on request"
-    if row is None:
-        return "not scheduled"
-    every = f"every {period(row.every_minutes)}"
-    last = format_html(", last {}", base.instant(row.last_at, exact=False)) if row.last_at else ""
-    if not is_on(row):
-        off = base.label("waits for a lake" if row.mode == Mode.LAKE else "off")
-        return format_html("{} {}{}", off, every, last)
-    at = pipeline_runs.next_at(row)
-    following = base.instant(at, exact=False) if at else "within a minute"
-    return format_html("{}, next {}{}", every, following, last)
-
-
-def _heading(run: PipelineRun) -> str:
-    if run.state == State.QUEUED:
-        return "Its process is starting" if run.host else "Queued"
-    if run.state == State.RUNNING:
-        return "Stopping" if run.cancel_at else capfirst(run.stage or "beginning")
-    return HEADINGS[State(run.state)]
-
-
-def _hint(run: PipelineRun) -> str:
-    """Explain what a queued run waits for, or why a run without a log ended."""
-    if run.state == State.CANCELLED and not run.started_at:
-        return "It was stopped before it started."
-    if run.state == State.FAILED:
-        where = f"pipeline/{run.job}.log in the data folder of its host"
-        log = "" if run.log else f" It left no log here. Its output is in {where}."
-        return f"What it wrote is intact, and you can start it again.{log}"
-    if run.state != State.QUEUED or run.host:
-        return ""
-    others = " and no other job runs" if run.requested_by == pipeline_runs.SCHEDULE else ""
-    return (
-        f"A worker ({typed('manage.py broker')}) starts it within a minute, when no other run "
-        f"of this job is in progress{others}."
-    )
-
-
-def _fact(name: str, value: Any) -> tuple[str, Any]:
-    """Return a line of a run's result for people."""
-    title = capfirst(name.replace("_", " "))
-    if value is None:
-        return title, base.NONE
-    if name.startswith("bytes") and isinstance(value, int):
-        return title, filesizeformat(value)
-    if isinstance(value, str):
-        try:
-            return title, f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M}"
-        except ValueError:
-            return title, value
-    return title, value
-
-
-Mode = PipelineSchedule.Mode
-MAX_MINUTES = 366 * 24 * 60
-"""Maximum interval in minutes."""
-
-
 class Rhythm(forms.Form):
     """The interval of a job."""
 
@@ -317,10 +232,6 @@ class Rhythm(forms.Form):
         widget=UnfoldAdminIntegerFieldWidget,
     )
     reason = reason_field()
-
-
-ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
-STOP = dialog("Stop this run?", "What it wrote is intact. The next run continues.", "Stop it")
 
 
 @admin.register(PipelineRun)
@@ -519,6 +430,89 @@ class PipelineRunAdmin(LivePage, base.BigList):
     def said(self, run: PipelineRun) -> str:
         """Its options; those that identify a person only as a digest."""
         return base.mono(" ".join(words(run)))
+
+
+def _again(job: Job, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's options as form values, without those that identify a person."""
+    return {
+        name: "\n".join(value) if isinstance(value, list) else value
+        for name, value in before.items()
+        if name not in job.private
+    }
+
+
+def _field(option: Option) -> forms.Field:
+    common: dict[str, Any] = {
+        "label": option.title,
+        "help_text": option.help,
+        "required": option.required,
+    }
+    if option.choices:
+        choices = [("", "Any"), *((choice, choice) for choice in option.choices)]
+        return forms.ChoiceField(choices=choices, widget=UnfoldAdminSelectWidget, **common)
+    if option.kind is Kind.FLAG:
+        return forms.BooleanField(widget=UnfoldBooleanSwitchWidget, **common | {"required": False})
+    if option.kind is Kind.NUMBER:
+        return forms.FloatField(min_value=0, widget=UnfoldAdminIntegerFieldWidget, **common)
+    if option.several:
+        return forms.CharField(widget=UnfoldAdminTextareaWidget({"rows": 3}), **common)
+    return forms.CharField(widget=UnfoldAdminTextInputWidget, **common)
+
+
+def _rhythm(job: Job, row: PipelineSchedule | None) -> str:
+    """Describe when a job runs: its interval, its next run and its last scheduled one."""
+    if not job.every_minutes:
+        return "on request"
+    if row is None:
+        return "not scheduled"
+    every = f"every {period(row.every_minutes)}"
+    last = format_html(", last {}", base.instant(row.last_at, exact=False)) if row.last_at else ""
+    if not is_on(row):
+        off = base.label("waits for a lake" if row.mode == Mode.LAKE else "off")
+        return format_html("{} {}{}", off, every, last)
+    at = pipeline_runs.next_at(row)
+    following = base.instant(at, exact=False) if at else "within a minute"
+    return format_html("{}, next {}{}", every, following, last)
+
+
+def _heading(run: PipelineRun) -> str:
+    if run.state == State.QUEUED:
+        return "Its process is starting" if run.host else "Queued"
+    if run.state == State.RUNNING:
+        return "Stopping" if run.cancel_at else capfirst(run.stage or "beginning")
+    return HEADINGS[State(run.state)]
+
+
+def _hint(run: PipelineRun) -> str:
+    """Explain what a queued run waits for, or why a run without a log ended."""
+    if run.state == State.CANCELLED and not run.started_at:
+        return "It was stopped before it started."
+    if run.state == State.FAILED:
+        where = f"pipeline/{run.job}.log in the data folder of its host"
+        log = "" if run.log else f" It left no log here. Its output is in {where}."
+        return f"What it wrote is intact, and you can start it again.{log}"
+    if run.state != State.QUEUED or run.host:
+        return ""
+    others = " and no other job runs" if run.requested_by == pipeline_runs.SCHEDULE else ""
+    return (
+        f"A worker ({typed('manage.py broker')}) starts it within a minute, when no other run "
+        f"of this job is in progress{others}."
+    )
+
+
+def _fact(name: str, value: Any) -> tuple[str, Any]:
+    """Return a line of a run's result for people."""
+    title = capfirst(name.replace("_", " "))
+    if value is None:
+        return title, base.NONE
+    if name.startswith("bytes") and isinstance(value, int):
+        return title, filesizeformat(value)
+    if isinstance(value, str):
+        try:
+            return title, f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M}"
+        except ValueError:
+            return title, value
+    return title, value
 
 
 def _options_of(number: str | None, job: str) -> dict[str, Any]:

@@ -37,6 +37,12 @@ from delivery.replay import Count, ReplayFilter
 from delivery.serializers.filters import ReplayPageSerializer
 from delivery.serializers.requests import HIGHEST_RATE, LOWEST_RATE
 
+TEMPLATE = "delivery/live.html"
+State = Replay.State
+TONE = {State.RUNNING: "busy", State.FINISHED: "good", State.CANCELLED: "calm"}
+STOP = dialog("Stop this replay?", "Deliveries that are already queued are still sent.", "Stop it")
+QUERY = ReplayPageSerializer()
+
 
 class Step(Protocol):
     """A service that changes one row."""
@@ -82,9 +88,6 @@ def button(question: Any, success_message: str, cancel: Step) -> Callable[..., H
         variant=ActionVariant.DANGER,
     )(stop)
     return made
-
-
-TEMPLATE = "delivery/live.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +161,6 @@ class LivePage(WithPageContext, Stoppable, metaclass=AbstractPage):
             "is_open": self.is_open(row),
             "live_url": reverse(f"admin:{self._name}", args=[row.pk]),
         }
-
-
-State = Replay.State
-TONE = {State.RUNNING: "busy", State.FINISHED: "good", State.CANCELLED: "calm"}
-STOP = dialog("Stop this replay?", "Deliveries that are already queued are still sent.", "Stop it")
 
 
 @admin.register(Replay)
@@ -259,24 +257,6 @@ class ReplayAdmin(LivePage, base.BigList):
         return base.mono(json.dumps(row.conditions, ensure_ascii=False))
 
 
-def _links(wanted: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return links to the deliveries of the same channel or consumer."""
-    channel = Channel.objects.filter(slug=wanted.get("channel", "")).first()
-    if channel is None:
-        return []
-    chosen = f"channel={channel.pk}"
-    name = wanted.get("consumer", "")
-    consumer = Consumer.objects.filter(channel=channel, client_id=name).first() if name else None
-    if consumer is not None:
-        chosen += f"&consumer={consumer.pk}"
-    place = f"{reverse('admin:delivery_delivery_changelist')}?{chosen}"
-    titles = {"dead": "Still dead", "queued": "Waiting now", "delivered": "Delivered"}
-    return [(title, f"{place}&state={state}") for state, title in titles.items()]
-
-
-QUERY = ReplayPageSerializer()
-
-
 class Wanted(forms.Form):
     """The filter of a replay; its fields have the names of the list's filters, to share URLs."""
 
@@ -314,15 +294,6 @@ class Wanted(forms.Form):
         channel, consumer = self.cleaned_data["channel"], self.cleaned_data["consumer"]
         found = ReplayFilter.of(self._values)
         return found.within(channel.slug, consumer.client_id if consumer else "")
-
-
-def _field(described: Any) -> forms.Field:
-    widget: forms.Widget = UnfoldAdminTextInputWidget()
-    if words := getattr(described, "choices", ()):
-        choices = [] if described.has_default else [("", "Any")]
-        choices += [(word, capfirst(word.replace("_", " "))) for word in words]
-        widget = UnfoldAdminSelectWidget(choices=choices)
-    return forms.CharField(required=False, help_text=described.help_text or "", widget=widget)
 
 
 class How(forms.Form):
@@ -393,6 +364,30 @@ def preview_of(wanted: ReplayFilter, principal: Principal, now: datetime) -> Pre
         replay.count(wanted, consumers, now),
         replay.sample(wanted, consumers, now),
     )
+
+
+def _links(wanted: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return links to the deliveries of the same channel or consumer."""
+    channel = Channel.objects.filter(slug=wanted.get("channel", "")).first()
+    if channel is None:
+        return []
+    chosen = f"channel={channel.pk}"
+    name = wanted.get("consumer", "")
+    consumer = Consumer.objects.filter(channel=channel, client_id=name).first() if name else None
+    if consumer is not None:
+        chosen += f"&consumer={consumer.pk}"
+    place = f"{reverse('admin:delivery_delivery_changelist')}?{chosen}"
+    titles = {"dead": "Still dead", "queued": "Waiting now", "delivered": "Delivered"}
+    return [(title, f"{place}&state={state}") for state, title in titles.items()]
+
+
+def _field(described: Any) -> forms.Field:
+    widget: forms.Widget = UnfoldAdminTextInputWidget()
+    if words := getattr(described, "choices", ()):
+        choices = [] if described.has_default else [("", "Any")]
+        choices += [(word, capfirst(word.replace("_", " "))) for word in words]
+        widget = UnfoldAdminSelectWidget(choices=choices)
+    return forms.CharField(required=False, help_text=described.help_text or "", widget=widget)
 
 
 def _begin(request: HttpRequest, how: How) -> HttpResponse:

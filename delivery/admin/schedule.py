@@ -42,6 +42,30 @@ from delivery.maintenance.recurring import run_now
 
 MAX_SHOWN = 64 * 1024
 """Maximum bytes of a body in the form; larger ones are registered through the API."""
+State = Schedule.State
+TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.ENDED: "calm"}
+RESULT_TONE = {
+    recurrence.FIRED: "good",
+    recurrence.RUN: "busy",
+    recurrence.MISSED: "wait",
+    recurrence.OVERLAPPED: "wait",
+    recurrence.REFUSED: "bad",
+}
+PAUSE = dialog(
+    "Pause this schedule?",
+    "It publishes nothing until it is resumed. Occurrences until then are skipped.",
+    "Pause",
+)
+RESUME = dialog(
+    "Resume this schedule?", "It continues with the next occurrence from now.", "Resume"
+)
+RUN = dialog(
+    "Publish its message now?",
+    "An extra message goes to every consumer that wants it. Its occurrences do not change.",
+    "Publish it",
+)
+CONTENT = ("body", "headers")
+"""Fields with the content of its messages."""
 
 
 class ScheduleForm(ReasonedForm):
@@ -159,54 +183,6 @@ def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:
 def in_zone(table: Timetable, instants: list[datetime]) -> list[tuple[datetime, str]]:
     """Return each instant with its local time in the schedule's zone."""
     return [(at, table.wall(at)) for at in instants]
-
-
-def _unix(text: str) -> str:
-    # Browsers send line breaks as CR LF.
-    return text.replace("\r\n", "\n")
-
-
-def _number(text: str | None) -> int | str | None:
-    return int(text) if text and text.isascii() and text.isdecimal() else text or None
-
-
-def _instant(typed: QueryDict, name: str) -> str | None:
-    day, at = typed.get(f"{name}_0") or "", typed.get(f"{name}_1") or "00:00"
-    try:
-        date, time = parse_date(day), parse_time(at)
-    except ValueError:
-        return day
-    if date is None or time is None:
-        return day or None
-    return times.text(datetime.combine(date, time, tzinfo=UTC))
-
-
-State = Schedule.State
-TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.ENDED: "calm"}
-RESULT_TONE = {
-    recurrence.FIRED: "good",
-    recurrence.RUN: "busy",
-    recurrence.MISSED: "wait",
-    recurrence.OVERLAPPED: "wait",
-    recurrence.REFUSED: "bad",
-}
-PAUSE = dialog(
-    "Pause this schedule?",
-    "It publishes nothing until it is resumed. Occurrences until then are skipped.",
-    "Pause",
-)
-RESUME = dialog(
-    "Resume this schedule?", "It continues with the next occurrence from now.", "Resume"
-)
-RUN = dialog(
-    "Publish its message now?",
-    "An extra message goes to every consumer that wants it. Its occurrences do not change.",
-    "Publish it",
-)
-
-
-CONTENT = ("body", "headers")
-"""Fields with the content of its messages."""
 
 
 @admin.register(Schedule)
@@ -374,6 +350,26 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
             lambda principal: step(Order(*name, principal)),
             f"{schedule.name} {done}.",
         )
+
+
+def _unix(text: str) -> str:
+    # Browsers send line breaks as CR LF.
+    return text.replace("\r\n", "\n")
+
+
+def _number(text: str | None) -> int | str | None:
+    return int(text) if text and text.isascii() and text.isdecimal() else text or None
+
+
+def _instant(typed: QueryDict, name: str) -> str | None:
+    day, at = typed.get(f"{name}_0") or "", typed.get(f"{name}_1") or "00:00"
+    try:
+        date, time = parse_date(day), parse_time(at)
+    except ValueError:
+        return day
+    if date is None or time is None:
+        return day or None
+    return times.text(datetime.combine(date, time, tzinfo=UTC))
 
 
 def _shown(schedule: Schedule) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from channels_app.api.openapi import (
     LIST,
     MAYBE_TEXT,
     READING,
-    Schema,
     component,
     operation,
     page_of,
@@ -32,22 +31,21 @@ from delivery.serializers import deliveries, filters, messages, ordering_keys, p
 from delivery.serializers.base import public_id
 from delivery.serializers.requests import ManySerializer, RepairSerializer
 
-
-def _list_of(item: Schema) -> Schema:
-    return {"type": "array", "items": item}
-
-
 DELIVERY = shown(deliveries.DeliverySerializer)
 DELIVERY_WITH_ATTEMPTS = shown(deliveries.DeliveryWithAttemptsSerializer)
 PROBE = shown(deliveries.ProbeSerializer)
 NOTES = component(
-    "Notes", record(items=_list_of(shown(deliveries.NoteSerializer)), next=MAYBE_TEXT)
+    "Notes",
+    record(
+        items={"type": "array", "items": shown(deliveries.NoteSerializer)},
+        next=MAYBE_TEXT,
+    ),
 )
 MESSAGE = shown(messages.MessageSerializer)
 MESSAGE_WITH_DELIVERIES = shown(messages.MessageWithDeliveriesSerializer)
 CANCELLED_MESSAGE = shown(messages.CancelledMessageSerializer)
 MANY_RESULTS = shown(messages.ManyResultsSerializer)
-TIMELINE = component("Timeline", record(items=_list_of(MESSAGE), next=MAYBE_TEXT))
+TIMELINE = component("Timeline", record(items={"type": "array", "items": MESSAGE}, next=MAYBE_TEXT))
 HISTOGRAM = shown(messages.TimelineHistogramSerializer)
 ORDERING_KEY = shown(ordering_keys.OrderingKeySerializer)
 ORDERING_KEYS = shown(ordering_keys.OrderingKeysSerializer)

@@ -1,6 +1,6 @@
 """Receive and acknowledge over REST, for REST framework's views and for the fast path.
 
-The callers are views/leases.py, and broker_site/fast_path.py in front of it.
+The callers are views/leases.py, and broker_site/server/fast_path.py in front of it.
 """
 
 import base64
@@ -61,19 +61,6 @@ def receive(
     return _received(messages, view, receive_request)
 
 
-def _received(
-    messages: Sequence[ReceivedMessage],
-    view: ConsumerConfig,
-    receive_request: ReceiveRequest,
-) -> dict[str, Any]:
-    return {
-        "messages": [
-            received_message(one, view, settled=receive_request.settled) for one in messages
-        ],
-        "now": times.text(clock.now()),
-    }
-
-
 def received_message(
     one: ReceivedMessage, view: ConsumerConfig, *, settled: bool
 ) -> dict[str, Any]:
@@ -101,13 +88,10 @@ def received_message(
     }
 
 
-def _body(body: bytes | None, message: str) -> dict[str, str]:
-    if body is None:
-        return {"body_url": url(f"messages/{message}/body")}
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
+def acknowledge(principal: Principal, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
+    """Acknowledge the body's leases; returns each one's result. Raises BrokerError and Invalid."""
+    asked = bodies.ACK.read(read_object(principal, meta, read))
+    return calls.ended(principal, asked, Outcome.DELIVERED)
 
 
 def _deferring(
@@ -130,7 +114,23 @@ def _deferring(
     return begin
 
 
-def acknowledge(principal: Principal, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
-    """Acknowledge the body's leases; returns each one's result. Raises BrokerError and Invalid."""
-    asked = bodies.ACK.read(read_object(principal, meta, read))
-    return calls.ended(principal, asked, Outcome.DELIVERED)
+def _received(
+    messages: Sequence[ReceivedMessage],
+    view: ConsumerConfig,
+    receive_request: ReceiveRequest,
+) -> dict[str, Any]:
+    return {
+        "messages": [
+            received_message(one, view, settled=receive_request.settled) for one in messages
+        ],
+        "now": times.text(clock.now()),
+    }
+
+
+def _body(body: bytes | None, message: str) -> dict[str, str]:
+    if body is None:
+        return {"body_url": url(f"messages/{message}/body")}
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}

@@ -27,12 +27,15 @@ from delivery.processes.control import MAX_PAUSE_S, Child
 DEFAULT_PORT = 8000
 CONNECTIONS = 1024
 """Connections of each web process, besides those of waiting receivers."""
-
-
 MODULES = ("delivery.cluster.qcluster",)
 """What every child but the web server needs."""
-WEB_MODULES = ("granian.cli", "broker_site.urls", "broker_site.sqs", "broker_site.fast_path")
-"""What `broker_site.web` loads. That module itself starts threads, after the last fork."""
+WEB_MODULES = (
+    "granian.cli",
+    "broker_site.urls",
+    "broker_site.server.sqs",
+    "broker_site.server.fast_path",
+)
+"""What `broker_site.server.granian` loads. That module starts threads, after the last fork."""
 
 
 class Unusable(Exception):
@@ -129,7 +132,7 @@ def web(bind: Bind) -> Child:
     words = (
         *(part for option in options.items() for part in option),
         # A crashed worker process is replaced while the others continue to answer.
-        *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
+        *("--no-ws", "--respawn-failed-workers", "broker_site.server.granian:application"),
     )
     return Child(
         name="web",
@@ -179,17 +182,6 @@ def preload(*, web: bool) -> None:
     freeze_loaded_objects()
 
 
-def _serve(words: tuple[str, ...]) -> None:
-    """Do what ``python -m granian`` does with these options."""
-    sys.argv = ["granian", *words]
-    runpy.run_module("granian", run_name="__main__")
-
-
-def _longest_pause_s() -> float:
-    """Return a short pause when a failpoint kills the broker on purpose (failpoints.py)."""
-    return 0.2 if conf().failpoint else MAX_PAUSE_S
-
-
 def web_workers() -> int:
     """Return the number of web processes: the setting, or by database and cores.
 
@@ -219,3 +211,14 @@ def web_threads() -> int:
 def long_polls() -> int:
     """Return how many requests may wait in each web process; each holds a connection, no thread."""
     return conf().long_polls
+
+
+def _serve(words: tuple[str, ...]) -> None:
+    """Do what ``python -m granian`` does with these options."""
+    sys.argv = ["granian", *words]
+    runpy.run_module("granian", run_name="__main__")
+
+
+def _longest_pause_s() -> float:
+    """Return a short pause when a failpoint kills the broker on purpose (failpoints.py)."""
+    return 0.2 if conf().failpoint else MAX_PAUSE_S

@@ -36,6 +36,7 @@ from delivery.queue import release
 logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
+_cluster = ""
 
 
 class BrokerCluster(Cluster):  # type: ignore[misc]  # it has no types
@@ -67,9 +68,6 @@ def run(cluster_name: str | None = None) -> int:
     while sentinel.is_alive():
         sentinel.join(2.0)  # returns when it ends; the timeout is a precaution
     return 0 if task_queue.stopping.is_set() else 1
-
-
-_cluster = ""
 
 
 def _host(**_: Any) -> None:
@@ -106,6 +104,19 @@ def _pump(held: PumpRegistration, listener: Listener) -> None:
     _depart(held)
 
 
+def _depart(held: PumpRegistration) -> None:
+    """Release the slot. A worker whose time is up exits, and a fresh one takes its place."""
+    try:
+        registration.leave(held)
+    except DatabaseFailure:
+        logger.warning(
+            "pump %s could not be unregistered; its registration expires with its heartbeat",
+            held.worker,
+        )
+    if not task_queue.stopping.is_set():
+        raise SystemExit(0)
+
+
 def _maintenance(held: PumpRegistration) -> None:
     """Run the sweeps at their intervals, and the schedule runner in parallel."""
     schedule_runner = ScheduleRunner(task_queue.stopping.wait)
@@ -134,19 +145,6 @@ def _sweep(held: PumpRegistration, end: float) -> None:
             logger.warning("database unavailable, sweeps wait: %s", error)
             close_old_connections()
         task_queue.stopping.wait(rest_s)
-
-
-def _depart(held: PumpRegistration) -> None:
-    """Release the slot. A worker whose time is up exits, and a fresh one takes its place."""
-    try:
-        registration.leave(held)
-    except DatabaseFailure:
-        logger.warning(
-            "pump %s could not be unregistered; its registration expires with its heartbeat",
-            held.worker,
-        )
-    if not task_queue.stopping.is_set():
-        raise SystemExit(0)
 
 
 def _die_with_parent() -> None:

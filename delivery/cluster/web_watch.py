@@ -49,21 +49,6 @@ def begin() -> None:
     threading.Thread(target=_beat, name="heartbeat", daemon=True).start()
 
 
-def _beat() -> None:
-    path = folder() / f"{os.getpgrp()}.{os.getpid()}"
-    rest, is_known = threading.Event(), False
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            is_known = False
-        except OSError as error:
-            if not is_known:
-                logger.warning("heartbeats cannot be written, so hangs are not detected: %s", error)
-            is_known = True
-        rest.wait(BEAT_S)
-
-
 class WebWatch:
     """Called by the prober every few seconds; kills single processes, never all of them."""
 
@@ -120,6 +105,21 @@ class WebWatch:
         except OSError:
             return False
         return True
+
+
+def _beat() -> None:
+    path = folder() / f"{os.getpgrp()}.{os.getpid()}"
+    rest, is_known = threading.Event(), False
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            is_known = False
+        except OSError as error:
+            if not is_known:
+                logger.warning("heartbeats cannot be written, so hangs are not detected: %s", error)
+            is_known = True
+        rest.wait(BEAT_S)
 
 
 def _clear_gone_hosts() -> None:

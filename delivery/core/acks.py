@@ -19,6 +19,20 @@ from delivery.core.lifecycle import EXHAUST, DeliveryState, Reason, Transition
 
 OnTimeout = Literal["proceed", "retry", "dead"]
 _S, _R = DeliveryState, Reason
+_OPEN_ENDS = {_R.ACK_TIMEOUT, _R.INTERRUPTED, _R.LEASE_EXPIRED}
+"""Reasons of queued deliveries that the consumer may already have: the acknowledgement or the
+response was never received."""
+SHARE = 0.99
+"""Share of past acknowledgements that must have arrived within the timeout."""
+MARGIN = 1.5
+"""Factor on that time. Acknowledgements after the timeout are not measured, so this margin lets the
+timeout grow when a consumer becomes slower."""
+MIN_SAMPLES = 20
+"""With fewer samples the upper bound is the timeout."""
+MAX_WORDS = 1000
+"""Most messages in one callback: as many as Meta sends."""
+MAX_ID_LENGTH = 500
+"""Characters of a provider's id; longer ones are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +92,6 @@ def mode_of(ack: Mapping[str, Any] | None, learnt_ms: float | None = None) -> Mo
     return Mode("callback", wait_ms / 1000, ack["on_timeout"])
 
 
-_OPEN_ENDS = {_R.ACK_TIMEOUT, _R.INTERRUPTED, _R.LEASE_EXPIRED}
-"""Reasons of queued deliveries that the consumer may already have: the acknowledgement or the
-response was never received."""
-
-
 def ack_result(state: DeliveryState, reason: Reason, *, ok: bool) -> AckResult:
     """Return how an acknowledgement that arrives now relates to its delivery."""
     if state is _S.AWAITING_ACK:
@@ -132,15 +141,6 @@ def timed_out(
     )
 
 
-SHARE = 0.99
-"""Share of past acknowledgements that must have arrived within the timeout."""
-MARGIN = 1.5
-"""Factor on that time. Acknowledgements after the timeout are not measured, so this margin lets the
-timeout grow when a consumer becomes slower."""
-MIN_SAMPLES = 20
-"""With fewer samples the upper bound is the timeout."""
-
-
 def wait_ms(took_ms: Sequence[float], silent_count: int, *, low: float, high: float) -> float:
     """Return the timeout in milliseconds, between ``low`` and ``high``.
 
@@ -152,12 +152,6 @@ def wait_ms(took_ms: Sequence[float], silent_count: int, *, low: float, high: fl
         return high
     within = sorted(took_ms)[math.ceil(SHARE * len(took_ms)) - 1]
     return min(high, max(low, MARGIN * within))
-
-
-MAX_WORDS = 1000
-"""Most messages in one callback: as many as Meta sends."""
-MAX_ID_LENGTH = 500
-"""Characters of a provider's id; longer ones are ignored."""
 
 
 class ProviderStatus(NamedTuple):
@@ -212,13 +206,13 @@ def words(setting: Mapping[str, Any], body: object) -> Iterator[ProviderStatus]:
         raise ValueError(f"A callback has at most {MAX_WORDS} reports.")
 
 
-def _first(path: str, value: object) -> str:
-    return next((_id(it) for it in json_paths.found(path, value)), "")
-
-
 def _id(value: object) -> str:
     # bool is a subclass of int.
     if isinstance(value, str | int) and not isinstance(value, bool):
         text = str(value)
         return text if len(text) <= MAX_ID_LENGTH else ""
     return ""
+
+
+def _first(path: str, value: object) -> str:
+    return next((_id(it) for it in json_paths.found(path, value)), "")

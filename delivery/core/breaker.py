@@ -35,6 +35,9 @@ class Circuit:
     """Pauses since the last success."""
 
 
+_SOUND = Circuit()
+
+
 def may_send(circuit: Circuit, now: float) -> Verdict:
     """Return ``yes``, ``probe`` (one request to see whether the consumer recovered) or ``no``."""
     if circuit.slow_until is not None and now < circuit.slow_until:
@@ -44,9 +47,6 @@ def may_send(circuit: Circuit, now: float) -> Verdict:
     if circuit.next_probe_at is not None and now < circuit.next_probe_at:
         return "no"
     return "probe"
-
-
-_SOUND = Circuit()
 
 
 def after_success(circuit: Circuit, now: float) -> Circuit:
@@ -83,14 +83,6 @@ def after_failure(
     )
 
 
-def _failed(circuit: Circuit, now: float) -> Circuit:
-    return replace(
-        circuit,
-        consecutive_failures=circuit.consecutive_failures + 1,
-        failing_since=now if circuit.failing_since is None else circuit.failing_since,
-    )
-
-
 def slowed(circuit: Circuit, now: float, retry_after: float | None) -> Circuit:
     """Pause: as long as the consumer asks, else doubling from one second to a minute.
 
@@ -105,3 +97,11 @@ def slowed(circuit: Circuit, now: float, retry_after: float | None) -> Circuit:
     until = max(now + min(SLOW_CAP_S, wait), circuit.slow_until or 0.0)
     count = circuit.slow_count if pausing else circuit.slow_count + 1
     return replace(circuit, slow_until=until, slow_count=count)
+
+
+def _failed(circuit: Circuit, now: float) -> Circuit:
+    return replace(
+        circuit,
+        consecutive_failures=circuit.consecutive_failures + 1,
+        failing_since=now if circuit.failing_since is None else circuit.failing_since,
+    )

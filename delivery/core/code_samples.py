@@ -9,35 +9,6 @@ from dataclasses import dataclass
 
 MASKED = "whsec_..."
 """Placeholder for a secret that is no longer shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snippet:
-    """One code example to copy."""
-
-    key: str
-    """Used in URLs and file names: ``python``."""
-    title: str
-    file_name: str
-    note: str
-    """One sentence about its use."""
-    code: str
-
-
-def snippets(url: str, secret: str = MASKED) -> list[Snippet]:
-    """Return code that verifies signatures by ``secret``, and a shell script that creates one."""
-    return [
-        Snippet(
-            key=key,
-            title=title,
-            file_name=file_name,
-            note=note,
-            code=code.replace("SECRET_HERE", secret).replace("URL_HERE", shlex.quote(url)),
-        )
-        for key, title, file_name, note, code in _ALL
-    ]
-
-
 _PYTHON = '''\
 import base64
 import hashlib
@@ -210,22 +181,8 @@ _ALL = (
     ),
 )
 
-
 KEY = "hsk_..."
 """Placeholder for the reader's API key."""
-
-
-def receiving(api: str, channel: str, client_id: str) -> list[Snippet]:
-    """Return code that receives and acknowledges; ``api`` is the URL up to ``/api/v1``."""
-    place = {"API_HERE": api, "CONSUMER_HERE": f"channels/{channel}/consumers/{client_id}"}
-    found = []
-    for key, title, file_name, note, code in _PULL_ALL:
-        for name, value in place.items():
-            code = code.replace(name, value)
-        found.append(Snippet(key, title, file_name, note, code))
-    return found
-
-
 _PULL_PYTHON = """\
 import json
 import os
@@ -285,3 +242,41 @@ _PULL_ALL = (
     ("python", "Python", "worker.py", "A worker; start as many as you like.", _PULL_PYTHON),
     ("shell", "Shell", "receive.sh", "One message by hand.", _PULL_SHELL),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """One code example to copy."""
+
+    key: str
+    """Used in URLs and file names: ``python``."""
+    title: str
+    file_name: str
+    note: str
+    """One sentence about its use."""
+    code: str
+
+
+def snippets(url: str, secret: str = MASKED) -> list[Snippet]:
+    """Return code that verifies signatures by ``secret``, and a shell script that creates one."""
+    return [
+        Snippet(
+            key=key,
+            title=title,
+            file_name=file_name,
+            note=note,
+            code=code.replace("SECRET_HERE", secret).replace("URL_HERE", shlex.quote(url)),
+        )
+        for key, title, file_name, note, code in _ALL
+    ]
+
+
+def receiving(api: str, channel: str, client_id: str) -> list[Snippet]:
+    """Return code that receives and acknowledges; ``api`` is the URL up to ``/api/v1``."""
+    place = {"API_HERE": api, "CONSUMER_HERE": f"channels/{channel}/consumers/{client_id}"}
+    found = []
+    for key, title, file_name, note, code in _PULL_ALL:
+        for name, value in place.items():
+            code = code.replace(name, value)
+        found.append(Snippet(key, title, file_name, note, code))
+    return found

@@ -128,6 +128,11 @@ _REASON_AFTER = {
     Outcome.INTERRUPTED: _R.INTERRUPTED,
     Outcome.LEASE_EXPIRED: _R.LEASE_EXPIRED,
 }
+RETRIES: Mapping[DeliveryState, str] = {
+    _S.QUEUED: "Retry-Delivery",
+    _S.IN_FLIGHT: "Retry-In-flight",
+}
+"""Names of these states after an earlier attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +245,6 @@ LABELS: Mapping[DeliveryState, StateLabel] = {
     _S.CANCELLED: StateLabel("Cancelled", "Cancelled", "cancelled or expired", "calm"),
 }
 """In the order in which pages list them."""
-
-
-RETRIES: Mapping[DeliveryState, str] = {
-    _S.QUEUED: "Retry-Delivery",
-    _S.IN_FLIGHT: "Retry-In-flight",
-}
-"""Names of these states after an earlier attempt."""
 SHOWN_STATES = [
     name for state in LABELS for name in (LABELS[state].name, RETRIES.get(state)) if name
 ]

@@ -9,6 +9,55 @@ from delivery.core.health_status import Kind
 CONSUMER_PREFIX, LIMIT_PREFIX = "hookstation.consumer.", "hookstation.limit."
 DRIFT = "hookstation.clock.drifting"
 """A host's clock and the database's differ too much."""
+_PHRASES = {
+    Kind.FAILING: "is failing",
+    Kind.DISABLED: "was disabled",
+    Kind.DEAD_LETTER: "has a dead letter",
+    Kind.HOT_KEY: "has a hot key",
+    Kind.RECOVERED: "has recovered",
+    Kind.LIMIT_NEAR: "is near its limit",
+    Kind.LIMIT_FULL: "is at its limit",
+    Kind.LIMIT_OK: "has room again",
+}
+_NEXT = {
+    Kind.FAILING: (
+        "We keep trying, at longer and longer intervals. Messages wait meanwhile, and become dead "
+        "letters when their attempts are used up. Fix the endpoint, or pause the webhook until "
+        "then."
+    ),
+    Kind.DISABLED: (
+        "The broker sends it nothing more, and new messages wait. Resume the webhook when the "
+        "endpoint is ready again."
+    ),
+    Kind.DEAD_LETTER: (
+        "The last attempt of a message failed. The message is kept as a dead letter: replay it "
+        "when the endpoint can accept it. We report further dead letters at most once a day."
+    ),
+    Kind.HOT_KEY: (
+        "Messages of one key are sent one at a time, and more of this key arrive than can be sent. "
+        "Other keys are not affected. Respond faster, spread these messages over several keys, or "
+        "skip the head if it blocks the key. We report hot keys at most once an hour."
+    ),
+    Kind.RECOVERED: (
+        "Messages are delivered again, including those that waited. Messages that died meanwhile "
+        "stay in the dead letters until you replay them."
+    ),
+    Kind.LIMIT_NEAR: (
+        "At the limit further messages are refused. Find the consumer that they wait for, or ask "
+        "an operator for a higher limit."
+    ),
+    Kind.LIMIT_FULL: (
+        "Further messages are refused until some are delivered; no accepted message is lost. "
+        "Find the consumer that they wait for, or ask an operator for a higher limit."
+    ),
+    Kind.LIMIT_OK: "Messages are accepted again.",
+}
+
+QUOTA_NEAR = 0.8
+"""Share of a limit at which people are notified."""
+QUOTA_CALM = 0.7
+"""Share below which the warning ends; lower than `NEAR` to prevent repeated notifications."""
+QUOTA_OK, QUOTA_NEARLY, QUOTA_FULL = "ok", "near", "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +116,6 @@ def drift(host: str, offset_ms: int, at: datetime) -> dict[str, Any]:
     }
 
 
-def _instant(at: datetime) -> str:
-    return at.isoformat().replace("+00:00", "Z")
-
-
 def subject(notification: NotificationContent) -> str:
     """Return the subject line of the e-mail."""
     about = notification.limit or f"{notification.channel}/{notification.client_id}"
@@ -93,58 +138,6 @@ def text(notification: NotificationContent) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-_PHRASES = {
-    Kind.FAILING: "is failing",
-    Kind.DISABLED: "was disabled",
-    Kind.DEAD_LETTER: "has a dead letter",
-    Kind.HOT_KEY: "has a hot key",
-    Kind.RECOVERED: "has recovered",
-    Kind.LIMIT_NEAR: "is near its limit",
-    Kind.LIMIT_FULL: "is at its limit",
-    Kind.LIMIT_OK: "has room again",
-}
-_NEXT = {
-    Kind.FAILING: (
-        "We keep trying, at longer and longer intervals. Messages wait meanwhile, and become dead "
-        "letters when their attempts are used up. Fix the endpoint, or pause the webhook until "
-        "then."
-    ),
-    Kind.DISABLED: (
-        "The broker sends it nothing more, and new messages wait. Resume the webhook when the "
-        "endpoint is ready again."
-    ),
-    Kind.DEAD_LETTER: (
-        "The last attempt of a message failed. The message is kept as a dead letter: replay it "
-        "when the endpoint can accept it. We report further dead letters at most once a day."
-    ),
-    Kind.HOT_KEY: (
-        "Messages of one key are sent one at a time, and more of this key arrive than can be sent. "
-        "Other keys are not affected. Respond faster, spread these messages over several keys, or "
-        "skip the head if it blocks the key. We report hot keys at most once an hour."
-    ),
-    Kind.RECOVERED: (
-        "Messages are delivered again, including those that waited. Messages that died meanwhile "
-        "stay in the dead letters until you replay them."
-    ),
-    Kind.LIMIT_NEAR: (
-        "At the limit further messages are refused. Find the consumer that they wait for, or ask "
-        "an operator for a higher limit."
-    ),
-    Kind.LIMIT_FULL: (
-        "Further messages are refused until some are delivered; no accepted message is lost. "
-        "Find the consumer that they wait for, or ask an operator for a higher limit."
-    ),
-    Kind.LIMIT_OK: "Messages are accepted again.",
-}
-
-
-QUOTA_NEAR = 0.8
-"""Share of a limit at which people are notified."""
-QUOTA_CALM = 0.7
-"""Share below which the warning ends; lower than `NEAR` to prevent repeated notifications."""
-QUOTA_OK, QUOTA_NEARLY, QUOTA_FULL = "ok", "near", "full"
-
-
 def quota_level(known: str, share: float) -> str:
     """Return the current level, given the last reported one; ``share`` may exceed 1.0."""
     if share >= 1.0:
@@ -152,3 +145,7 @@ def quota_level(known: str, share: float) -> str:
     if share >= QUOTA_NEAR:
         return QUOTA_NEARLY
     return known if known == QUOTA_OK or share >= QUOTA_CALM else QUOTA_OK
+
+
+def _instant(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")

@@ -10,6 +10,8 @@ from channels_app.core.ids import TIME_SHIFT
 BEHIND = datetime(9000, 1, 1, tzinfo=UTC)
 """The ``due_at`` of a delivery that waits for an earlier one of its key. It is later than any time
 that may be requested, so a claim never reads these rows, however many there are."""
+BETWEEN_MS = 10.0
+"""Milliseconds from the end of one message of a key to sending the next; includes storing it."""
 
 
 def key_number(consumer_id: int, ordering_key: str) -> int:
@@ -29,10 +31,6 @@ def acceptance(message_id: int, accepted_at: str) -> tuple[int, str, int]:
     the time of acceptance decides.
     """
     return message_id >> TIME_SHIFT, accepted_at, message_id
-
-
-BETWEEN_MS = 10.0
-"""Milliseconds from the end of one message of a key to sending the next; includes storing it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
+Row: TypeAlias = tuple[int, Any, int]
+"""Negated priority, due time and id of a due delivery, so that rows sort by urgency."""
 _MASK = (1 << 64) - 1
+QUEUE = "queue"
+LEVELS = range(9, -1, -1)
+"""All priorities, the highest first."""
 
 
 class KeyHolder(NamedTuple):
@@ -26,10 +31,6 @@ class KeyHolder(NamedTuple):
     def of(cls, generation: int, keys: str, missing: str, name: str = "") -> Self:
         """Build from a row, in which fingerprints are separated by commas."""
         return cls(generation, _ids(keys), _ids(missing), name)
-
-
-def _ids(text: str) -> frozenset[str]:
-    return frozenset(filter(None, text.split(",")))
 
 
 def able(pumps: Iterable[KeyHolder], sealing: str) -> set[int]:
@@ -101,17 +102,6 @@ def part(total: int, index: int, count: int) -> int:
     return total // count + (index < total % count)
 
 
-def _mix(left: int, right: int) -> int:
-    """SplitMix64's finaliser over both numbers: well distributed, and equal in every process."""
-    value = (left * 0x9E3779B97F4A7C15 + right) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
-
-
-QUEUE = "queue"
-
-
 class Consumer(Protocol):
     """The part of a consumer that the choice needs."""
 
@@ -179,16 +169,6 @@ class Recipients:
         return chosen
 
 
-def _number(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
-
-
-Row: TypeAlias = tuple[int, Any, int]
-"""Negated priority, due time and id of a due delivery, so that rows sort by urgency."""
-LEVELS = range(9, -1, -1)
-"""All priorities, the highest first."""
-
-
 def by_age(row: Row) -> tuple[Any, int]:
     """The sort key that ignores priority."""
     return row[1:]
@@ -236,3 +216,19 @@ def share_out(
         elif consumer_id in shortened:
             lowest = min(lowest, row[0])
     return chosen
+
+
+def _ids(text: str) -> frozenset[str]:
+    return frozenset(filter(None, text.split(",")))
+
+
+def _mix(left: int, right: int) -> int:
+    """SplitMix64's finaliser over both numbers: well distributed, and equal in every process."""
+    value = (left * 0x9E3779B97F4A7C15 + right) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _number(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())

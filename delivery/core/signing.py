@@ -16,10 +16,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from cryptography import exceptions
-from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-    Ed25519PrivateKey,
-    Ed25519PublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from channels_app.core.encryption import PUBLIC, decode_public_key, decode_secret, encode
 from channels_app.core.http import canonical, is_brokers_own
@@ -28,6 +25,8 @@ DEAD_LETTER_PREFIX = "Hookstation-Dead-Letter-"
 """Prefix of headers that only the broker sets; producers and consumers may not."""
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
 _NONE: Mapping[str, str] = MappingProxyType({})
+TOLERANCE_S = 300
+"""Largest difference of the timestamp to the receiver's clock, as in all official libraries."""
 
 
 class Envelope(NamedTuple):
@@ -99,35 +98,6 @@ def build(envelope: Envelope) -> list[tuple[str, str]]:
     return headers
 
 
-def _people(envelope: Envelope) -> list[tuple[str, str]]:
-    people: dict[str, tuple[str, str]] = {}
-    for name, value in chain(envelope.forwarded.items(), envelope.static.items()):
-        # Except the headers that the broker itself adds to messages on dead-letter channels.
-        if not is_brokers_own(name) or name.startswith(DEAD_LETTER_PREFIX):
-            # Popped, so that the replacement is placed with its own layer.
-            people.pop(canonical(name), None)
-            people[canonical(name)] = (name, value)
-    return [*people.values()]
-
-
-def _rfc3339(instant: datetime) -> str:
-    utc = instant if instant.tzinfo is UTC else instant.astimezone(UTC)
-    return f"{utc.isoformat(timespec='milliseconds')[:-6]}Z"
-
-
-# Few distinct values are used again and again.
-@lru_cache(maxsize=4096)
-def _visible(value: str) -> str:
-    if value.isascii() and value.isprintable():
-        return value
-    # Ordering keys and content types may contain any text; a line break must not end the header.
-    return _UNSAFE.sub(lambda found: quote(found[0]), value)
-
-
-TOLERANCE_S = 300
-"""Largest difference of the timestamp to the receiver's clock, as in all official libraries."""
-
-
 class InvalidSignature(Exception):
     """The request was not signed with the secret, was changed, or is too old."""
 
@@ -173,15 +143,51 @@ def verify(
         raise InvalidSignature("No signature matches the body and the key.")
 
 
-# Loading a private key or a secret costs as much as signing with it.
-@lru_cache(maxsize=1024)
-def _signer(private_key: bytes) -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(private_key)
+def _people(envelope: Envelope) -> list[tuple[str, str]]:
+    people: dict[str, tuple[str, str]] = {}
+    for name, value in chain(envelope.forwarded.items(), envelope.static.items()):
+        # Except the headers that the broker itself adds to messages on dead-letter channels.
+        if not is_brokers_own(name) or name.startswith(DEAD_LETTER_PREFIX):
+            # Popped, so that the replacement is placed with its own layer.
+            people.pop(canonical(name), None)
+            people[canonical(name)] = (name, value)
+    return [*people.values()]
+
+
+# Few distinct values are used again and again.
+@lru_cache(maxsize=4096)
+def _visible(value: str) -> str:
+    if value.isascii() and value.isprintable():
+        return value
+    # Ordering keys and content types may contain any text; a line break must not end the header.
+    return _UNSAFE.sub(lambda found: quote(found[0]), value)
+
+
+def _rfc3339(instant: datetime) -> str:
+    utc = instant if instant.tzinfo is UTC else instant.astimezone(UTC)
+    return f"{utc.isoformat(timespec='milliseconds')[:-6]}Z"
+
+
+def _token_v1(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    mac = _mac(secret).copy()
+    mac.update(_content(message_id, timestamp, b""))
+    mac.update(body)
+    return "v1," + encode(mac.digest())
 
 
 @lru_cache(maxsize=1024)
 def _mac(secret: bytes) -> hmac.HMAC:
     return hmac.new(secret, digestmod="sha256")
+
+
+def _content(message_id: str, timestamp: int, body: bytes) -> bytes:
+    return f"{message_id}.{timestamp}.".encode() + body
+
+
+# Loading a private key or a secret costs as much as signing with it.
+@lru_cache(maxsize=1024)
+def _signer(private_key: bytes) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(private_key)
 
 
 def _webhook_headers(headers: Mapping[str, str]) -> tuple[str, int, str]:
@@ -196,16 +202,17 @@ def _webhook_headers(headers: Mapping[str, str]) -> tuple[str, int, str]:
     return message_id, int(timestamp), signatures
 
 
-def _verify_v1(token: str, signatures: str) -> bool:
-    expected = token.encode()
-    # Every token is compared, so that the time taken does not reveal a near match.
-    matches = [hmac.compare_digest(expected, token.encode()) for token in signatures.split(" ")]
-    return any(matches)
-
-
 def _verify_v1a(public: bytes, content: bytes, signatures: str) -> bool:
     key = Ed25519PublicKey.from_public_bytes(public)
     return any(_fits(key, content, signature) for signature in _signatures_v1a(signatures))
+
+
+def _fits(key: Ed25519PublicKey, content: bytes, signature: bytes) -> bool:
+    try:
+        key.verify(signature, content)
+    except exceptions.InvalidSignature:
+        return False
+    return True
 
 
 def _signatures_v1a(signatures: str) -> Iterator[bytes]:
@@ -218,20 +225,8 @@ def _signatures_v1a(signatures: str) -> Iterator[bytes]:
                 continue
 
 
-def _fits(key: Ed25519PublicKey, content: bytes, signature: bytes) -> bool:
-    try:
-        key.verify(signature, content)
-    except exceptions.InvalidSignature:
-        return False
-    return True
-
-
-def _token_v1(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    mac = _mac(secret).copy()
-    mac.update(_content(message_id, timestamp, b""))
-    mac.update(body)
-    return "v1," + encode(mac.digest())
-
-
-def _content(message_id: str, timestamp: int, body: bytes) -> bytes:
-    return f"{message_id}.{timestamp}.".encode() + body
+def _verify_v1(token: str, signatures: str) -> bool:
+    expected = token.encode()
+    # Every token is compared, so that the time taken does not reveal a near match.
+    matches = [hmac.compare_digest(expected, token.encode()) for token in signatures.split(" ")]
+    return any(matches)

@@ -11,6 +11,15 @@ PARTS = (
     ("answered", "Until the response"),
     ("acknowledged", "Until acknowledged"),
 )
+BOUNDS_MS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500),
+    *(1_000, 2_000, 5_000, 10_000, 30_000, 60_000),
+    *(300_000, 1_800_000, 7_200_000, 43_200_000, 259_200_000),
+)
+"""Inclusive upper bounds of the buckets; one more bucket holds values above the last."""
+BUCKETS = len(BOUNDS_MS) + 1
+UNITS = (("d", 86_400_000, 2), ("h", 3_600_000, 2), ("min", 60_000, 2), ("s", 1000, 1))
+"""Units for display: name, milliseconds, and the smallest multiple shown in the unit."""
 
 
 class Part(NamedTuple):
@@ -88,21 +97,6 @@ def of(
     sent_at = min(leased_at + timedelta(milliseconds=connect_ms or 0), end)
     responded_at = min(max(sent_at, leased_at + timedelta(milliseconds=total_ms)), end)
     return Roundtrip(accepted_at, leased_at, sent_at, responded_at, end)
-
-
-def _ms(span: timedelta) -> float:
-    return span.total_seconds() * 1000
-
-
-BOUNDS_MS = (
-    *(1, 2, 5, 10, 20, 50, 100, 200, 500),
-    *(1_000, 2_000, 5_000, 10_000, 30_000, 60_000),
-    *(300_000, 1_800_000, 7_200_000, 43_200_000, 259_200_000),
-)
-"""Inclusive upper bounds of the buckets; one more bucket holds values above the last."""
-BUCKETS = len(BOUNDS_MS) + 1
-UNITS = (("d", 86_400_000, 2), ("h", 3_600_000, 2), ("min", 60_000, 2), ("s", 1000, 1))
-"""Units for display: name, milliseconds, and the smallest multiple shown in the unit."""
 
 
 def quantile_ms(counts: Sequence[int], share: float) -> float | None:
@@ -214,6 +208,10 @@ def percentile(values: Sequence[int], share: float) -> int | None:
         return None
     place = max(0, -(-int(share * 10_000) * len(values) // 10_000) - 1)
     return values[min(place, len(values) - 1)]
+
+
+def _ms(span: timedelta) -> float:
+    return span.total_seconds() * 1000
 
 
 def _all(parts: Iterable[Iterable[int]]) -> list[int]:

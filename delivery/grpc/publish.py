@@ -39,6 +39,10 @@ NUMBERS = ("priority", "delay_ms", "spread_ms", "producer_seq")
 INSTANTS = ("deliver_at", "expires_at")
 Write = Callable[[bytes], Awaitable[None]]
 Meta = Mapping[str, str]
+Result = Published | Exception
+"""The result for a message; an error if it was refused."""
+ENDING = {401, 500, 503, 507}
+"""HTTP statuses of errors that concern all messages of a stream."""
 
 
 def publish(meta: Meta, content: bytes) -> bytes:
@@ -127,10 +131,6 @@ class PublishStream:
         return batches, size
 
 
-Result = Published | Exception
-"""The result for a message; an error if it was refused."""
-
-
 def store(meta: Meta, requests: Sequence[PublishRequest]) -> list[Result]:
     """Store messages in their order, those of one channel in one transaction. Runs in a thread.
 
@@ -149,8 +149,25 @@ def store(meta: Meta, requests: Sequence[PublishRequest]) -> list[Result]:
     return [found[place] for place in range(len(requests))]
 
 
-ENDING = {401, 500, 503, 507}
-"""HTTP statuses of errors that concern all messages of a stream."""
+def options_of(request: PublishRequest) -> dict[str, Any]:
+    """Return the options that are set, as a batch of the REST API has them. Raises BrokerError."""
+    options: dict[str, Any] = {name: value for name in TEXTS if (value := getattr(request, name))}
+    options |= {name: getattr(request, name) for name in NUMBERS if request.HasField(name)}
+    for name in INSTANTS:
+        if request.HasField(name):
+            try:
+                options[name] = getattr(request, name).ToDatetime(UTC).isoformat()
+            except (ValueError, OverflowError):
+                detail = "The instant is not within the years 1 to 9999."
+                raise Invalid("invalid_fields", detail, field=name) from None
+    return options
+
+
+def result_of(result: Result) -> PublishResult:
+    """Return the result for the client."""
+    if isinstance(result, Exception):
+        return PublishResult(problem=errors.problem_of(result))
+    return PublishResult(published=result)
 
 
 def _by_channel(requests: Sequence[PublishRequest]) -> Iterator[tuple[str, list[int]]]:
@@ -200,24 +217,3 @@ def _published(view: ChannelConfig, message: Publication, result: sequencing.Res
     )
     made.due_at.FromDatetime(result.due_at)
     return made
-
-
-def options_of(request: PublishRequest) -> dict[str, Any]:
-    """Return the options that are set, as a batch of the REST API has them. Raises BrokerError."""
-    options: dict[str, Any] = {name: value for name in TEXTS if (value := getattr(request, name))}
-    options |= {name: getattr(request, name) for name in NUMBERS if request.HasField(name)}
-    for name in INSTANTS:
-        if request.HasField(name):
-            try:
-                options[name] = getattr(request, name).ToDatetime(UTC).isoformat()
-            except (ValueError, OverflowError):
-                detail = "The instant is not within the years 1 to 9999."
-                raise Invalid("invalid_fields", detail, field=name) from None
-    return options
-
-
-def result_of(result: Result) -> PublishResult:
-    """Return the result for the client."""
-    if isinstance(result, Exception):
-        return PublishResult(problem=errors.problem_of(result))
-    return PublishResult(published=result)

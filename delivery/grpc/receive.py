@@ -63,6 +63,13 @@ WAIT_S = 20.0
 Write = Callable[[bytes], Awaitable[None]]
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_OPTIONS = {
+    Settlement.ACK: RequestSerializer(),
+    Settlement.NACK: NegativeAcknowledgementOptions(),
+    Settlement.RELEASE: LeaseReleaseOptions(),
+    Settlement.EXTEND: LeaseExtensionOptions(),
+}
+"""The options of each action: those of the REST API."""
 
 
 class Chunk(NamedTuple):
@@ -339,15 +346,6 @@ def order_of(settlement: Settlement) -> Order:
         asked["final"] = True
     leases = tuple(dict.fromkeys(settlement.leases))
     return Order(settlement.id, settlement.action, leases, options.read(asked))
-
-
-_OPTIONS = {
-    Settlement.ACK: RequestSerializer(),
-    Settlement.NACK: NegativeAcknowledgementOptions(),
-    Settlement.RELEASE: LeaseReleaseOptions(),
-    Settlement.EXTEND: LeaseExtensionOptions(),
-}
-"""The options of each action: those of the REST API."""
 
 
 def settle(worker: Worker, orders: Sequence[Order]) -> ReceiveResponse:

@@ -14,6 +14,11 @@ from channels_app.models import AuditEntry, Consumer
 from delivery.core.breaker import Circuit
 from delivery.models import ConsumerHealth
 
+CIRCUIT_FIELDS = (
+    *("circuit", "consecutive_failures", "opened_count"),
+    *("next_probe_at", "slow_until", "failing_since"),
+)
+
 
 def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
     """Return the circuits as last saved; a consumer without a row is absent.
@@ -36,12 +41,6 @@ def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
         or row.changed_at is None
         or row.changed_at <= row.last_failure_at
     }
-
-
-CIRCUIT_FIELDS = (
-    *("circuit", "consecutive_failures", "opened_count"),
-    *("next_probe_at", "slow_until", "failing_since"),
-)
 
 
 class Finding(NamedTuple):
@@ -67,6 +66,21 @@ def save(findings: Iterable[Finding], now: datetime) -> None:
         known = set(Consumer.objects.filter(id__in=ids).values_list("id", flat=True))
         with suppress(IntegrityError):
             _upsert([it for it in found if it.consumer_id in known], now)
+
+
+def disable(
+    consumer_id: int, *, reason: str, now: datetime, active_since: datetime | None = None
+) -> bool:
+    """Disable a consumer that is gone or has failed for days; its backlog waits (S0-13).
+
+    A consumer that a person activated after ``active_since`` is left active for the same period
+    again. Returns whether this call disabled it.
+    """
+    return transactions.run(lambda: _disable(consumer_id, reason, now, active_since))
+
+
+def _seconds(instant: datetime | None) -> float | None:
+    return None if instant is None else instant.timestamp()
 
 
 def _upsert(findings: Sequence[Finding], now: datetime) -> None:
@@ -104,15 +118,8 @@ def _values(finding: Finding) -> dict[str, Any]:
     }
 
 
-def disable(
-    consumer_id: int, *, reason: str, now: datetime, active_since: datetime | None = None
-) -> bool:
-    """Disable a consumer that is gone or has failed for days; its backlog waits (S0-13).
-
-    A consumer that a person activated after ``active_since`` is left active for the same period
-    again. Returns whether this call disabled it.
-    """
-    return transactions.run(lambda: _disable(consumer_id, reason, now, active_since))
+def _instant(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _disable(consumer_id: int, reason: str, now: datetime, active_since: datetime | None) -> bool:
@@ -136,11 +143,3 @@ def _disable(consumer_id: int, reason: str, now: datetime, active_since: datetim
         after={"state": "disabled"},
     )
     return True
-
-
-def _seconds(instant: datetime | None) -> float | None:
-    return None if instant is None else instant.timestamp()
-
-
-def _instant(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

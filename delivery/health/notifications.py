@@ -23,6 +23,7 @@ from delivery.health import monitor
 from delivery.models import Notification
 from delivery.processes import registration, task_queue
 
+logger = logging.getLogger(__name__)
 BATCH = 1000
 LEASE = timedelta(minutes=5)
 """How long one process has to send an e-mail that it has claimed."""
@@ -31,6 +32,18 @@ MAX_MAILS = 8
 """Most tries; the last one is after about two hours."""
 ABOUT = ("consumer__channel", "consumer__team", "team")
 ROLES = (Membership.Role.OWNER.value, Membership.Role.EDITOR.value)
+CHANNEL = "hookstation"
+"""Reserved name: if the operator creates this internal channel, it gets all events."""
+MAIL_TIMEOUT_S = 10
+MAILS_AT_ONCE = 100
+DRIFT_MS = 1000
+"""Difference between a host's clock and the database's from which operators are notified."""
+WARN_S = 3600.0
+"""Interval at which the log repeats the warning."""
+MAILS_S = 120.0
+"""Seconds that one task sends e-mails: much less than django-q2 allows."""
+
+_warned: dict[str, float] = {}
 
 
 def unpublished() -> list[int]:
@@ -90,28 +103,6 @@ def failed(notice: Notification, error: str, now: datetime) -> None:
     _ours(notice).update(mail_due_at=next_try_at, mail_error=error[:300])
 
 
-def _ours(notice: Notification) -> QuerySet[Notification]:
-    # Fenced: a sender that took longer than its lease changes nothing.
-    return Notification.objects.filter(id=notice.id, mail_count=notice.mail_count)
-
-
-logger = logging.getLogger(__name__)
-
-CHANNEL = "hookstation"
-"""Reserved name: if the operator creates this internal channel, it gets all events."""
-MAIL_TIMEOUT_S = 10
-MAILS_AT_ONCE = 100
-DRIFT_MS = 1000
-"""Difference between a host's clock and the database's from which operators are notified."""
-WARN_S = 3600.0
-"""Interval at which the log repeats the warning."""
-MAILS_S = 120.0
-"""Seconds that one task sends e-mails: much less than django-q2 allows."""
-
-
-_warned: dict[str, float] = {}
-
-
 def sweep() -> Iterator[int]:
     """Record changes and publish them. A separate task of django-q2 sends the e-mails.
 
@@ -128,6 +119,30 @@ def sweep() -> Iterator[int]:
 def is_drift(offset_ms: int) -> bool:
     """Whether a host's clock differs so much from the database's that operators are notified."""
     return abs(offset_ms) >= DRIFT_MS
+
+
+def mail() -> int:
+    """Send due e-mails; return how many were sent.
+
+    After a failure of the mail server the rest waits for the next task: it would fail as well.
+    """
+    count, end = 0, time.monotonic() + MAILS_S
+    for _ in range(MAILS_AT_ONCE):
+        notice = claim(clock.now())
+        if notice is None:
+            break
+        try:
+            count += _mail(notice)
+        except OSError:
+            break
+        if time.monotonic() >= end:
+            break
+    return count
+
+
+def _ours(notice: Notification) -> QuerySet[Notification]:
+    # Fenced: a sender that took longer than its lease changes nothing.
+    return Notification.objects.filter(id=notice.id, mail_count=notice.mail_count)
 
 
 def _clocks() -> Iterator[int]:
@@ -154,23 +169,9 @@ def _clocks() -> Iterator[int]:
             yield len(accept.accept(channel, None, [publication], within_quota=False))
 
 
-def mail() -> int:
-    """Send due e-mails; return how many were sent.
-
-    After a failure of the mail server the rest waits for the next task: it would fail as well.
-    """
-    count, end = 0, time.monotonic() + MAILS_S
-    for _ in range(MAILS_AT_ONCE):
-        notice = claim(clock.now())
-        if notice is None:
-            break
-        try:
-            count += _mail(notice)
-        except OSError:
-            break
-        if time.monotonic() >= end:
-            break
-    return count
+def _operators() -> ChannelConfig | None:
+    channel = config_cache.channel(CHANNEL)
+    return channel if channel is not None and channel.exposure == "internal" else None
 
 
 def _publish(notice_id: int) -> int:
@@ -193,45 +194,6 @@ def _published(notice_id: int) -> int:
         )
         (accepted,) = accept.accept(channel, None, [publication], within_quota=False)
         became(notice, accepted.message_id)
-    return 1
-
-
-def _channel(notification: NotificationContent) -> ChannelConfig | None:
-    """Return the channel for events; None if there is no such channel.
-
-    It has the events of all teams and must be internal, so that no team can register there.
-    Notifications about its own consumers are not published to it.
-    """
-    return None if notification.channel == CHANNEL else _operators()
-
-
-def _operators() -> ChannelConfig | None:
-    channel = config_cache.channel(CHANNEL)
-    return channel if channel is not None and channel.exposure == "internal" else None
-
-
-def _mail(notice: Notification) -> int:
-    """Send one e-mail and record the result; raises OSError if the mail server fails."""
-    team_id = notice.team_id if notice.consumer is None else notice.consumer.team_id
-    addresses = recipients(team_id) if team_id is not None else []
-    if not addresses:
-        sent(notice, [])
-        return 0
-    notification = _notification(notice)
-    message = EmailMessage(
-        notifications.subject(notification), notifications.text(notification), to=addresses
-    )
-    try:
-        message.connection = get_connection(timeout=MAIL_TIMEOUT_S)
-        message.send()
-    # An invalid address is a ValueError; all errors of smtplib are OSErrors.
-    except (OSError, ValueError) as error:
-        logger.warning("a notification cannot be mailed: %s", error)
-        failed(notice, f"{type(error).__name__}: {error}", clock.now())
-        if isinstance(error, ValueError | SMTPRecipientsRefused | SMTPDataError):
-            return 0
-        raise
-    sent(notice, addresses)
     return 1
 
 
@@ -260,3 +222,37 @@ def _notification(notice: Notification) -> NotificationContent:
         reason=notice.reason,
         page=f"{conf().public_url}{path}" if path else "",
     )
+
+
+def _channel(notification: NotificationContent) -> ChannelConfig | None:
+    """Return the channel for events; None if there is no such channel.
+
+    It has the events of all teams and must be internal, so that no team can register there.
+    Notifications about its own consumers are not published to it.
+    """
+    return None if notification.channel == CHANNEL else _operators()
+
+
+def _mail(notice: Notification) -> int:
+    """Send one e-mail and record the result; raises OSError if the mail server fails."""
+    team_id = notice.team_id if notice.consumer is None else notice.consumer.team_id
+    addresses = recipients(team_id) if team_id is not None else []
+    if not addresses:
+        sent(notice, [])
+        return 0
+    notification = _notification(notice)
+    message = EmailMessage(
+        notifications.subject(notification), notifications.text(notification), to=addresses
+    )
+    try:
+        message.connection = get_connection(timeout=MAIL_TIMEOUT_S)
+        message.send()
+    # An invalid address is a ValueError; all errors of smtplib are OSErrors.
+    except (OSError, ValueError) as error:
+        logger.warning("a notification cannot be mailed: %s", error)
+        failed(notice, f"{type(error).__name__}: {error}", clock.now())
+        if isinstance(error, ValueError | SMTPRecipientsRefused | SMTPDataError):
+            return 0
+        raise
+    sent(notice, addresses)
+    return 1

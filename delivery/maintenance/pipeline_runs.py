@@ -34,6 +34,7 @@ from delivery.processes import task_queue
 from pipeline.contract.jobs import JOBS
 from pipeline.contract.results import ExitCode
 
+logger = logging.getLogger(__name__)
 State = PipelineRun.State
 Mode = PipelineSchedule.Mode
 SCHEDULE = "schedule"
@@ -45,6 +46,13 @@ BEGINNING = timedelta(minutes=3)
 RETENTION = timedelta(days=90)
 BATCH = 200
 GONE = "Its process ended without a result."
+NICENESS = 5
+"""Gives delivery precedence."""
+TAIL = 2000
+"""Bytes of a process's output that are kept if it could not record an error itself."""
+PACKAGE = "pyspark"
+PROBE = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({PACKAGE!r}) is None)"
+PROBE_S = 30
 
 
 def ask(
@@ -202,53 +210,6 @@ def forget(now: datetime) -> Iterator[int]:
         yield len(old)
 
 
-def _end(runs: QuerySet[PipelineRun], state: str, now: datetime, **values: Any) -> int:
-    """End runs that have not changed meanwhile, and remove personal data from their options."""
-    count = 0
-    for number, job, options in runs.values_list("id", "job", "options"):
-        kept = JOBS[job].without_subject(options) if job in JOBS else options
-        mine = runs.filter(pk=number)
-        count += mine.update(state=state, finished_at=now, options=kept, **values)
-    return count
-
-
-def _schedules() -> list[PipelineSchedule]:
-    """Return a row for each scheduled job, and create missing ones."""
-    rows = list(PipelineSchedule.objects.order_by("job"))
-    known = {row.job for row in rows}
-    missing = [
-        PipelineSchedule(job=job.name, every_minutes=job.every_minutes)
-        for job in JOBS.values()
-        if job.every_minutes and job.name not in known
-    ]
-    if missing:
-        PipelineSchedule.objects.bulk_create(missing, ignore_conflicts=True)
-    return rows + missing
-
-
-def _is_due(row: PipelineSchedule, now: datetime) -> bool:
-    every = timedelta(minutes=row.every_minutes)
-    # A last run in the future means that the clock was set back.
-    return row.last_at is None or not now - every < row.last_at <= now
-
-
-def _queue(job: str, options: Mapping[str, Any], who: str, now: datetime) -> PipelineRun:
-    return PipelineRun.objects.create(
-        job=job, options=dict(options), requested_by=who, requested_at=now
-    )
-
-
-logger = logging.getLogger(__name__)
-
-NICENESS = 5
-"""Gives delivery precedence."""
-TAIL = 2000
-"""Bytes of a process's output that are kept if it could not record an error itself."""
-PACKAGE = "pyspark"
-PROBE = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({PACKAGE!r}) is None)"
-PROBE_S = 30
-
-
 def wake_up() -> None:
     """Make a worker start waiting runs now instead of within a minute."""
     task_queue.add(task_queue.PIPELINE)
@@ -297,6 +258,42 @@ def is_installed() -> bool:
 def log_of(run: PipelineRun) -> Path:
     """Return the file with the output of the job's last process; the row has the run's own log."""
     return Path(settings.DATA_DIR) / "pipeline" / f"{run.job}.log"
+
+
+def _queue(job: str, options: Mapping[str, Any], who: str, now: datetime) -> PipelineRun:
+    return PipelineRun.objects.create(
+        job=job, options=dict(options), requested_by=who, requested_at=now
+    )
+
+
+def _end(runs: QuerySet[PipelineRun], state: str, now: datetime, **values: Any) -> int:
+    """End runs that have not changed meanwhile, and remove personal data from their options."""
+    count = 0
+    for number, job, options in runs.values_list("id", "job", "options"):
+        kept = JOBS[job].without_subject(options) if job in JOBS else options
+        mine = runs.filter(pk=number)
+        count += mine.update(state=state, finished_at=now, options=kept, **values)
+    return count
+
+
+def _schedules() -> list[PipelineSchedule]:
+    """Return a row for each scheduled job, and create missing ones."""
+    rows = list(PipelineSchedule.objects.order_by("job"))
+    known = {row.job for row in rows}
+    missing = [
+        PipelineSchedule(job=job.name, every_minutes=job.every_minutes)
+        for job in JOBS.values()
+        if job.every_minutes and job.name not in known
+    ]
+    if missing:
+        PipelineSchedule.objects.bulk_create(missing, ignore_conflicts=True)
+    return rows + missing
+
+
+def _is_due(row: PipelineSchedule, now: datetime) -> bool:
+    every = timedelta(minutes=row.every_minutes)
+    # A last run in the future means that the clock was set back.
+    return row.last_at is None or not now - every < row.last_at <= now
 
 
 def _spawn(run: PipelineRun, path: Path) -> subprocess.Popen[bytes]:

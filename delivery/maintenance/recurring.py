@@ -24,7 +24,7 @@ from django.db.models import F, Min
 
 from channels_app import failpoints
 from channels_app.change_marker import change_marker
-from channels_app.core import ids, recurrence, zones
+from channels_app.core import ids, recurrence
 from channels_app.core.encryption import KeyMissing, Unreadable
 from channels_app.core.errors import BrokerError, Conflict, OverQuota, StorageFull
 from channels_app.core.recurrence import SKIP_IF_UNDELIVERED, Turn
@@ -42,7 +42,25 @@ from delivery.models import Delivery
 from delivery.models.counter import OPEN
 from delivery.processes import registration
 
+logger = logging.getLogger(__name__)
 _DUE = f"SELECT id FROM {Schedule._meta.db_table} WHERE next_at <= %s ORDER BY next_at LIMIT %s"
+BATCH_SIZE = 500
+"""Schedules that are in memory while their next occurrences are computed anew."""
+MAX_OCCURRENCES = 100
+"""Schedules in one transaction: at nine o'clock many are due at once."""
+_missing: set[str] = set()
+"""Missing keys that the log has reported."""
+LATE = timedelta(seconds=5)
+"""After this delay the sweep fires an occurrence instead of a schedule runner."""
+_realigned: dict[str, recurrence.RulesVersion] = {}
+"""Zones whose schedules this process has realigned, and by which rules."""
+POLL_S = 1.0
+"""Interval of queries with nothing due, which find changes made by other hosts."""
+PEEK_INTERVAL_S = 0.2
+"""Interval of checks for configuration changes on this host, which cost very little."""
+REST_S = 0.01
+"""Shortest pause when another process holds what is due."""
+RETRY_S = 1.0
 
 
 class Lost(Exception):
@@ -113,18 +131,6 @@ def note_run(schedule: Schedule, line: dict[str, Any], message_id: int) -> None:
     )
 
 
-logger = logging.getLogger(__name__)
-
-BATCH_SIZE = 500
-"""Schedules that are in memory while their next occurrences are computed anew."""
-MAX_OCCURRENCES = 100
-"""Schedules in one transaction: at nine o'clock many are due at once."""
-_missing: set[str] = set()
-"""Missing keys that the log has reported."""
-LATE = timedelta(seconds=5)
-"""After this delay the sweep fires an occurrence instead of a schedule runner."""
-
-
 class _Rejected(Exception):
     """Why an occurrence has no message, as a sentence."""
 
@@ -171,10 +177,6 @@ def fire_overdue() -> int:
     return fire_due(due_before=limit) if next_at is not None and next_at <= limit else 0
 
 
-_realigned: dict[str, zones.RulesVersion] = {}
-"""Zones whose schedules this process has realigned, and by which rules."""
-
-
 def realign() -> Iterator[int]:
     """Move next occurrences that the rules of their time zones no longer have.
 
@@ -183,7 +185,7 @@ def realign() -> Iterator[int]:
     """
     active = Schedule.objects.filter(next_at__isnull=False, every_ms=None)
     for name in active.exclude(timezone="UTC").values_list("timezone", flat=True).distinct():
-        version = zones.version_of(name)
+        version = recurrence.zone_version(name)
         if name in _realigned and _realigned[name] == version:
             continue
         count, after = 0, 0
@@ -193,198 +195,12 @@ def realign() -> Iterator[int]:
         yield count
 
 
-def _realign(schedule: Schedule) -> bool:
-    assert schedule.next_at is not None
-    try:
-        next_at = schedule.timetable.nearest(schedule.next_at)
-    except ValueError:
-        return False  # the zone is gone: its next occurrence ends the schedule with the reason
-    if next_at == schedule.next_at:
-        return False
-    with suppress(Lost):  # it fired or was changed at the same moment, by the new rules
-        move(schedule, [], next_at=next_at, message_id=None, skipped=0)
-        logger.warning(
-            "schedule %s: new rules of %s move its next occurrence from %s to %s",
-            *(schedule.name, schedule.timezone, schedule.next_at, next_at),
-        )
-        return True
-    return False
-
-
 def run_now(order: Order) -> dict[str, Any]:
     """Publish a schedule's message once more, in any state; return the publish response.
 
     Raises NotFound, PreconditionFailed, KeyUnavailable, and Conflict if the channel rejects it.
     """
     return transactions.run(lambda: _run_now(order), on_collision=reseed_ids)
-
-
-def _fire(due_before: datetime | None, most: int) -> list[_Round]:
-    now = clock.now()
-    rounds = list(filter(None, (_judge(it, now) for it in take(due_before or now, most))))
-    groups: dict[tuple[int, int | None], list[_Round]] = {}
-    for one in rounds:
-        if one.view is not None and one.publication is not None:
-            groups.setdefault((one.view.id, one.schedule.producer_id), []).append(one)
-    for (_, producer_id), some in groups.items():
-        _store(some, producer_id)
-    for one in rounds:
-        _write_down(one, now)
-    if rounds:
-        failpoints.reach("in_fire")
-    return rounds
-
-
-def _store(some: Sequence[_Round], producer_id: int | None) -> None:
-    """Store the messages of one producer on one channel, as many as the quotas permit.
-
-    Each belongs to its own schedule, so each is rejected individually.
-    """
-    view = some[0].view
-    assert view is not None
-    taken: list[tuple[_Round, Publication, Held | None]] = []
-    for one in some:
-        assert one.publication is not None
-        try:
-            held = limits.take(view, producer_id, [one.publication])
-        except (OverQuota, StorageFull) as refused:
-            one.result, one.detail = recurrence.REFUSED, refused.detail
-        else:
-            taken.append((one, one.publication, held))
-    if not taken:
-        return
-    publications = [publication for _, publication, _ in taken]
-    try:
-        results = accept.accept(view, producer_id, publications, within_quota=False)
-    except BaseException:
-        for _, publication, held in taken:
-            limits.give_back(held, [publication])
-        raise
-    for (one, publication, held), accepted in zip(taken, results, strict=True):
-        if accepted.duplicate or accepted.conflict:
-            limits.give_back(held, [publication])
-        _note(one, accepted)
-
-
-def _judge(schedule: Schedule, now: datetime) -> _Round | None:
-    """Decide about a schedule's occurrence; None if this process lacks its body's key."""
-    assert schedule.next_at is not None
-    try:
-        at = schedule.timetable.nearest(schedule.next_at)
-        if at != schedule.next_at:
-            return _Round(schedule, Turn(None, 0, at))  # the zone's rules have changed
-        turn = recurrence.turn(schedule.next_at, now, schedule.misfire, schedule.timetable.after)
-    except ValueError as error:
-        # Its time zone no longer exists in a new release of the zones: end it with the reason.
-        turn = Turn(schedule.next_at, 0, None)
-        return _Round(schedule, turn, result=recurrence.REFUSED, detail=str(error))
-    one = _Round(schedule, turn)
-    if turn.occurrence is None:
-        return one
-    if schedule.overlap == SKIP_IF_UNDELIVERED and is_undelivered(schedule):
-        one.result, one.detail = (
-            recurrence.OVERLAPPED,
-            "The previous message is not delivered yet.",
-        )
-        return one
-    key = recurrence.key(schedule.name, turn.occurrence)
-    try:
-        one.view, one.publication = _publication(schedule, key, now)
-    except KeyMissing as error:
-        if error.key_id not in _missing:
-            _missing.add(error.key_id)
-            logger.error(registration.MISSING, error.key_id)
-        if any(error.key_id in other.keys for other in registration.holders()):
-            return None
-        # Otherwise it would come before all others for ever.
-        one.result, one.detail = recurrence.REFUSED, str(error)
-    except _Rejected as refused:
-        one.result, one.detail = recurrence.REFUSED, str(refused)
-    return one
-
-
-def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelConfig, Publication]:
-    view, producer = config_cache.channel(schedule.channel.slug), schedule.producer
-    if view is None:
-        raise _Rejected("Its channel was deleted.")
-    if producer is not None and producer.disabled:
-        raise _Rejected("Its producer is disabled.")
-    try:
-        return view, recurring.message(schedule, view, producer, key, now)
-    except KeyMissing:
-        raise
-    except (BrokerError, Unreadable) as refused:
-        raise _Rejected(str(refused)) from None
-
-
-def _note(one: _Round, accepted: Accepted) -> None:
-    if accepted.conflict:
-        one.result, one.detail = recurrence.REFUSED, publishing.CONFLICT
-        return
-    one.result, one.message_id = recurrence.FIRED, accepted.message_id
-
-
-def _write_down(one: _Round, now: datetime) -> None:
-    schedule, turn = one.schedule, one.turn
-    if turn.missed:
-        one.lines.append(
-            recurrence.line(
-                recurrence.MISSED, now, occurrence_at=schedule.next_at, count=turn.missed
-            )
-        )
-    if turn.occurrence is not None:
-        message = one.message_id and ids.to_public(ids.MESSAGE, one.message_id)
-        one.lines.append(
-            recurrence.line(
-                one.result,
-                now,
-                occurrence_at=turn.occurrence,
-                message=message or None,
-                detail=one.detail,
-            )
-        )
-    move(
-        schedule,
-        one.lines,
-        next_at=turn.next_at,
-        message_id=one.message_id,
-        skipped=one.skipped,
-    )
-
-
-def _run_now(order: Order) -> dict[str, Any]:
-    schedule, now = schedules.find(order), clock.now()
-    try:
-        view, publication = _publication(schedule, recurrence.run_key(order.name, new_id()), now)
-    except _Rejected as refused:
-        raise Conflict("schedule_refused", str(refused)) from None
-    (accepted,) = accept.accept(view, schedule.producer_id, [publication])
-    shown = publishing.show(view, publication, accepted)
-    line = recurrence.line(recurrence.RUN, now, message=shown["id"], detail=order.principal.actor)
-    note_run(schedule, line, accepted.message_id)
-    order.record("schedule.run", schedule, None, {"message": shown["id"]})
-    metrics.OCCURRENCES.labels(recurrence.RUN).inc()
-    return shown
-
-
-def _count(rounds: Sequence[_Round]) -> None:
-    for one in rounds:
-        if one.turn.missed:
-            metrics.OCCURRENCES.labels(recurrence.MISSED).inc(one.turn.missed)
-        if one.result:
-            metrics.OCCURRENCES.labels(one.result).inc()
-        if one.message_id is not None and one.turn.occurrence is not None:
-            late = clock.now() - one.turn.occurrence
-            metrics.OCCURRENCE_LATENESS.observe(late.total_seconds())
-
-
-POLL_S = 1.0
-"""Interval of queries with nothing due, which find changes made by other hosts."""
-PEEK_INTERVAL_S = 0.2
-"""Interval of checks for configuration changes on this host, which cost very little."""
-REST_S = 0.01
-"""Shortest pause when another process holds what is due."""
-RETRY_S = 1.0
 
 
 class ScheduleRunner(threading.Thread):
@@ -439,3 +255,180 @@ class ScheduleRunner(threading.Thread):
 
     def _pause(self, seconds: float) -> None:
         self._wait(seconds)
+
+
+def _fire(due_before: datetime | None, most: int) -> list[_Round]:
+    now = clock.now()
+    rounds = list(filter(None, (_judge(it, now) for it in take(due_before or now, most))))
+    groups: dict[tuple[int, int | None], list[_Round]] = {}
+    for one in rounds:
+        if one.view is not None and one.publication is not None:
+            groups.setdefault((one.view.id, one.schedule.producer_id), []).append(one)
+    for (_, producer_id), some in groups.items():
+        _store(some, producer_id)
+    for one in rounds:
+        _write_down(one, now)
+    if rounds:
+        failpoints.reach("in_fire")
+    return rounds
+
+
+def _judge(schedule: Schedule, now: datetime) -> _Round | None:
+    """Decide about a schedule's occurrence; None if this process lacks its body's key."""
+    assert schedule.next_at is not None
+    try:
+        at = schedule.timetable.nearest(schedule.next_at)
+        if at != schedule.next_at:
+            return _Round(schedule, Turn(None, 0, at))  # the zone's rules have changed
+        turn = recurrence.turn(schedule.next_at, now, schedule.misfire, schedule.timetable.after)
+    except ValueError as error:
+        # Its time zone no longer exists in a new release of the zones: end it with the reason.
+        turn = Turn(schedule.next_at, 0, None)
+        return _Round(schedule, turn, result=recurrence.REFUSED, detail=str(error))
+    one = _Round(schedule, turn)
+    if turn.occurrence is None:
+        return one
+    if schedule.overlap == SKIP_IF_UNDELIVERED and is_undelivered(schedule):
+        one.result, one.detail = (
+            recurrence.OVERLAPPED,
+            "The previous message is not delivered yet.",
+        )
+        return one
+    key = recurrence.key(schedule.name, turn.occurrence)
+    try:
+        one.view, one.publication = _publication(schedule, key, now)
+    except KeyMissing as error:
+        if error.key_id not in _missing:
+            _missing.add(error.key_id)
+            logger.error(registration.MISSING, error.key_id)
+        if any(error.key_id in other.keys for other in registration.holders()):
+            return None
+        # Otherwise it would come before all others for ever.
+        one.result, one.detail = recurrence.REFUSED, str(error)
+    except _Rejected as refused:
+        one.result, one.detail = recurrence.REFUSED, str(refused)
+    return one
+
+
+def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelConfig, Publication]:
+    view, producer = config_cache.channel(schedule.channel.slug), schedule.producer
+    if view is None:
+        raise _Rejected("Its channel was deleted.")
+    if producer is not None and producer.disabled:
+        raise _Rejected("Its producer is disabled.")
+    try:
+        return view, recurring.message(schedule, view, producer, key, now)
+    except KeyMissing:
+        raise
+    except (BrokerError, Unreadable) as refused:
+        raise _Rejected(str(refused)) from None
+
+
+def _store(some: Sequence[_Round], producer_id: int | None) -> None:
+    """Store the messages of one producer on one channel, as many as the quotas permit.
+
+    Each belongs to its own schedule, so each is rejected individually.
+    """
+    view = some[0].view
+    assert view is not None
+    taken: list[tuple[_Round, Publication, Held | None]] = []
+    for one in some:
+        assert one.publication is not None
+        try:
+            held = limits.take(view, producer_id, [one.publication])
+        except (OverQuota, StorageFull) as refused:
+            one.result, one.detail = recurrence.REFUSED, refused.detail
+        else:
+            taken.append((one, one.publication, held))
+    if not taken:
+        return
+    publications = [publication for _, publication, _ in taken]
+    try:
+        results = accept.accept(view, producer_id, publications, within_quota=False)
+    except BaseException:
+        for _, publication, held in taken:
+            limits.give_back(held, [publication])
+        raise
+    for (one, publication, held), accepted in zip(taken, results, strict=True):
+        if accepted.duplicate or accepted.conflict:
+            limits.give_back(held, [publication])
+        _note(one, accepted)
+
+
+def _note(one: _Round, accepted: Accepted) -> None:
+    if accepted.conflict:
+        one.result, one.detail = recurrence.REFUSED, publishing.CONFLICT
+        return
+    one.result, one.message_id = recurrence.FIRED, accepted.message_id
+
+
+def _write_down(one: _Round, now: datetime) -> None:
+    schedule, turn = one.schedule, one.turn
+    if turn.missed:
+        one.lines.append(
+            recurrence.line(
+                recurrence.MISSED, now, occurrence_at=schedule.next_at, count=turn.missed
+            )
+        )
+    if turn.occurrence is not None:
+        message = one.message_id and ids.to_public(ids.MESSAGE, one.message_id)
+        one.lines.append(
+            recurrence.line(
+                one.result,
+                now,
+                occurrence_at=turn.occurrence,
+                message=message or None,
+                detail=one.detail,
+            )
+        )
+    move(
+        schedule,
+        one.lines,
+        next_at=turn.next_at,
+        message_id=one.message_id,
+        skipped=one.skipped,
+    )
+
+
+def _count(rounds: Sequence[_Round]) -> None:
+    for one in rounds:
+        if one.turn.missed:
+            metrics.OCCURRENCES.labels(recurrence.MISSED).inc(one.turn.missed)
+        if one.result:
+            metrics.OCCURRENCES.labels(one.result).inc()
+        if one.message_id is not None and one.turn.occurrence is not None:
+            late = clock.now() - one.turn.occurrence
+            metrics.OCCURRENCE_LATENESS.observe(late.total_seconds())
+
+
+def _realign(schedule: Schedule) -> bool:
+    assert schedule.next_at is not None
+    try:
+        next_at = schedule.timetable.nearest(schedule.next_at)
+    except ValueError:
+        return False  # the zone is gone: its next occurrence ends the schedule with the reason
+    if next_at == schedule.next_at:
+        return False
+    with suppress(Lost):  # it fired or was changed at the same moment, by the new rules
+        move(schedule, [], next_at=next_at, message_id=None, skipped=0)
+        logger.warning(
+            "schedule %s: new rules of %s move its next occurrence from %s to %s",
+            *(schedule.name, schedule.timezone, schedule.next_at, next_at),
+        )
+        return True
+    return False
+
+
+def _run_now(order: Order) -> dict[str, Any]:
+    schedule, now = schedules.find(order), clock.now()
+    try:
+        view, publication = _publication(schedule, recurrence.run_key(order.name, new_id()), now)
+    except _Rejected as refused:
+        raise Conflict("schedule_refused", str(refused)) from None
+    (accepted,) = accept.accept(view, schedule.producer_id, [publication])
+    shown = publishing.show(view, publication, accepted)
+    line = recurrence.line(recurrence.RUN, now, message=shown["id"], detail=order.principal.actor)
+    note_run(schedule, line, accepted.message_id)
+    order.record("schedule.run", schedule, None, {"message": shown["id"]})
+    metrics.OCCURRENCES.labels(recurrence.RUN).inc()
+    return shown

@@ -5,19 +5,19 @@ from functools import partial
 from channels_app.core import ids
 from channels_app.core.encryption import KEY_ID_ENDS, Keyring, Unreadable
 from channels_app.database import raw
-from channels_app.registry import data_encryption, secrets
-from channels_app.registry.secrets import Kind, Progress, Slice
+from channels_app.registry import data_encryption, reencryption
+from channels_app.registry.reencryption import Kind, Progress, Slice
 from delivery.models import Attempt
 
 _HEADS = (
     f"SELECT id, SUBSTR(answer_excerpt, 1, {KEY_ID_ENDS}) "
-    f"FROM {Attempt._meta.db_table} WHERE id > %s ORDER BY id LIMIT {secrets.BATCH}"
+    f"FROM {Attempt._meta.db_table} WHERE id > %s ORDER BY id LIMIT {reencryption.BATCH}"
 )
 
 
 def kind() -> Kind:
     """Return the responses of consumers, for ``manage.py rotate_keys``."""
-    return Kind("response", Attempt.objects.count, partial(secrets.batches, _answers))
+    return Kind("response", Attempt.objects.count, partial(reencryption.batches, _answers))
 
 
 def _answers(after: int) -> Slice:

@@ -110,6 +110,15 @@ class _Cutoffs:
         }
 
 
+def delete_replays(now: datetime) -> Iterator[int]:
+    """Delete old finished replays, after the longer of the installation's two retention periods."""
+    cutoff = now - timedelta(days=max(conf().retention_days, conf().dead_retention_days))
+    old = Replay.objects.filter(id__lt=ids.id_at(cutoff), finished_at__lt=cutoff)
+    while gone := list(old.order_by("id").values_list("id", flat=True)[:BATCH]):
+        Replay.objects.filter(id__in=gone).delete()
+        yield len(gone)
+
+
 def _deliveries(channel_id: int, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:
     """Delete step by step for all consumers and states whose oldest row is old enough."""
     everyone = list(Consumer.objects.filter(channel_id=channel_id).values_list("id", flat=True))
@@ -189,6 +198,25 @@ def _delete(
     return len(found) + _delete_unwanted(old_messages)
 
 
+def _locked(message_ids: list[int]) -> QuerySet[Message, int]:
+    """Lock messages, which keeps a backfill from creating deliveries while they are deleted."""
+    rows = Message.objects.filter(id__in=message_ids).exclude(state=Message.State.ACCEPTED)
+    return rows.order_by("id").select_for_update().values_list("id", flat=True)
+
+
+def _delete_unwanted(locked: list[int]) -> int:
+    deliveries = Delivery.objects.filter(message_id=OuterRef("id"))
+    unwanted = Message.objects.filter(~Exists(deliveries), id__in=locked)
+    unwanted = unwanted.exclude(state=Message.State.ACCEPTED)
+    gone = list(unwanted.values_list("id", flat=True))
+    if gone:
+        RetentionMark.note(EVERY_CHANNEL, max(gone))
+    MessageBody.objects.filter(message_id__in=gone).delete()
+    messages = Message.objects.filter(id__in=gone)
+    messages._raw_delete(messages.db)
+    return len(gone)
+
+
 def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
     """Examine once each message that has become old enough: some have no delivery at all."""
     accepted = Message.objects.filter(state=Message.State.ACCEPTED)
@@ -210,42 +238,14 @@ def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
             yield transactions.run(partial(_scan, channel, part))
 
 
-def _scan(channel: Channel, page: list[int]) -> int:
-    list(_locked(page))
-    count = _delete_unwanted(page)
-    _note(channel, page[-1])
-    return count
-
-
 def _note(channel: Channel, looked_at: int) -> None:
     # Not saved through the model: this is no change of configuration.
     Channel.objects.filter(id=channel.id).update(pruned_to=looked_at)
     channel.pruned_to = looked_at
 
 
-def _locked(message_ids: list[int]) -> QuerySet[Message, int]:
-    """Lock messages, which keeps a backfill from creating deliveries while they are deleted."""
-    rows = Message.objects.filter(id__in=message_ids).exclude(state=Message.State.ACCEPTED)
-    return rows.order_by("id").select_for_update().values_list("id", flat=True)
-
-
-def _delete_unwanted(locked: list[int]) -> int:
-    deliveries = Delivery.objects.filter(message_id=OuterRef("id"))
-    unwanted = Message.objects.filter(~Exists(deliveries), id__in=locked)
-    unwanted = unwanted.exclude(state=Message.State.ACCEPTED)
-    gone = list(unwanted.values_list("id", flat=True))
-    if gone:
-        RetentionMark.note(EVERY_CHANNEL, max(gone))
-    MessageBody.objects.filter(message_id__in=gone).delete()
-    messages = Message.objects.filter(id__in=gone)
-    messages._raw_delete(messages.db)
-    return len(gone)
-
-
-def delete_replays(now: datetime) -> Iterator[int]:
-    """Delete old finished replays, after the longer of the installation's two retention periods."""
-    cutoff = now - timedelta(days=max(conf().retention_days, conf().dead_retention_days))
-    old = Replay.objects.filter(id__lt=ids.id_at(cutoff), finished_at__lt=cutoff)
-    while gone := list(old.order_by("id").values_list("id", flat=True)[:BATCH]):
-        Replay.objects.filter(id__in=gone).delete()
-        yield len(gone)
+def _scan(channel: Channel, page: list[int]) -> int:
+    list(_locked(page))
+    count = _delete_unwanted(page)
+    _note(channel, page[-1])
+    return count

@@ -55,6 +55,15 @@ BEGIN = f"""
     last_duration_ms = 0, last_count = 0, last_error = ''
     WHERE name = %s AND (next_at <= %s OR next_at > %s)
 """
+BATCH = 500
+FALLBACK_INTERVAL_S = 30.0
+"""Seconds the fallback run works before it leaves the rest to the next one."""
+AUDIT_PAUSE_S = 0.9
+"""Pause between slices of 0.1 s of a reconciliation, which is not urgent."""
+QUOTA_PAUSE_S = 1.9
+"""Pause between slices of 0.1 s of a quota count: it uses at most 1/20 of a core."""
+SLOT = 15
+"""The sweeps' slot of the counters, separate from those of pumps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,32 +225,6 @@ class SweepScheduler:
             )
 
 
-def _claim(sweeps: Sequence[Sweep], now: datetime) -> list[int]:
-    """Move the due times of these forward, in one round trip and one commit.
-
-    Returns 1 for each sweep that was due, 0 if another process was faster.
-    """
-    statements: list[raw.Statement] = []
-    due_by = raw.text(now + timedelta(seconds=SOON_S))
-    for sweep in sweeps:
-        soon = raw.text(now + timedelta(seconds=sweep.every_s))
-        statements.append((BEGIN, [soon, raw.text(now), sweep.name, due_by, soon]))
-    if len(statements) < 2:  # a single statement needs no transaction: two round trips less
-        return [raw.execute(sql, values) for sql, values in statements]
-    return transactions.run(lambda: raw.execute_all(statements))
-
-
-BATCH = 500
-FALLBACK_INTERVAL_S = 30.0
-"""Seconds the fallback run works before it leaves the rest to the next one."""
-AUDIT_PAUSE_S = 0.9
-"""Pause between slices of 0.1 s of a reconciliation, which is not urgent."""
-QUOTA_PAUSE_S = 1.9
-"""Pause between slices of 0.1 s of a quota count: it uses at most 1/20 of a core."""
-SLOT = 15
-"""The sweeps' slot of the counters, separate from those of pumps."""
-
-
 def orphans() -> int:
     """Release the deliveries of dead pumps at once."""
     released = 0
@@ -282,10 +265,6 @@ def retired() -> Iterator[int]:
     yield from iter(_cancelled, 0)
 
 
-def _cancelled() -> int:
-    return cancel.cancel_retired(clock.now(), SLOT, BATCH)
-
-
 class _Waiting:
     """The quota count, and whether its result may have changed."""
 
@@ -305,10 +284,6 @@ class _Waiting:
 _waiting = _Waiting()
 
 
-def _once(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
-    return lambda: (work() for _ in range(1))
-
-
 def old_rows() -> Iterator[int]:
     """Delete rows past their retention; with a lake, other sweeps delete archived rows."""
     yield from retention.delete_replays(clock.now())
@@ -320,6 +295,19 @@ def archived_rows() -> Iterator[int]:
     """Delete rows that have been archived."""
     if conf().lake:
         yield from archived.prune(SLOT)
+
+
+def _once(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
+    return lambda: (work() for _ in range(1))
+
+
+AUDITS = (
+    Sweep("audit", 60.0, reconciliations.recent, pause_s=AUDIT_PAUSE_S),
+    Sweep("audit of everything", 60.0, reconciliations.everything, pause_s=AUDIT_PAUSE_S),
+    Sweep("old audits", 3600.0, _once(lambda: reconciliations.forget(clock.now()))),
+)
+"""These repair nothing: the fallback run has little time and leaves them to the maintenance
+process."""
 
 
 def _replays() -> Iterator[int]:
@@ -373,15 +361,6 @@ SWEEPS = (
 )
 
 
-AUDITS = (
-    Sweep("audit", 60.0, reconciliations.recent, pause_s=AUDIT_PAUSE_S),
-    Sweep("audit of everything", 60.0, reconciliations.everything, pause_s=AUDIT_PAUSE_S),
-    Sweep("old audits", 3600.0, _once(lambda: reconciliations.forget(clock.now()))),
-)
-"""These repair nothing: the fallback run has little time and leaves them to the maintenance
-process."""
-
-
 def rounds() -> SweepScheduler:
     """Return the maintenance process's scheduler of all sweeps."""
     return SweepScheduler((*SWEEPS, *AUDITS))
@@ -395,3 +374,22 @@ def run_due() -> int:
     while mine.is_busy and time.monotonic() < end:
         began += mine.turn()
     return began
+
+
+def _claim(sweeps: Sequence[Sweep], now: datetime) -> list[int]:
+    """Move the due times of these forward, in one round trip and one commit.
+
+    Returns 1 for each sweep that was due, 0 if another process was faster.
+    """
+    statements: list[raw.Statement] = []
+    due_by = raw.text(now + timedelta(seconds=SOON_S))
+    for sweep in sweeps:
+        soon = raw.text(now + timedelta(seconds=sweep.every_s))
+        statements.append((BEGIN, [soon, raw.text(now), sweep.name, due_by, soon]))
+    if len(statements) < 2:  # a single statement needs no transaction: two round trips less
+        return [raw.execute(sql, values) for sql, values in statements]
+    return transactions.run(lambda: raw.execute_all(statements))
+
+
+def _cancelled() -> int:
+    return cancel.cancel_retired(clock.now(), SLOT, BATCH)

@@ -58,6 +58,8 @@ ACCEPTED = f"""
         FROM {Message._meta.db_table} WHERE id > %s AND id < %s ORDER BY id LIMIT %s
     ) AS slice GROUP BY minute
 """
+Key = tuple[int, int, datetime]
+"""Consumer, length in seconds, start."""
 
 
 @dataclass(slots=True)
@@ -91,10 +93,6 @@ class Record:
     delivered: int
     failed: int
     dead: int
-
-
-Key = tuple[int, int, datetime]
-"""Consumer, length in seconds, start."""
 
 
 @dataclass(slots=True)

@@ -34,10 +34,16 @@ _Key: TypeAlias = tuple[str, str]
 """Channel and client id."""
 _Put: TypeAlias = Callable[..., WriteResult[Any]]
 """Registers an entry: takes the parts of its key, its values, and ``principal``."""
-
 HIDDEN = "(not shown)"
 BATCH_SIZE = 500
 """Entries of a table that are registered between two progress reports."""
+_PUTS: dict[str, _Put] = {
+    "teams": teams.put,
+    "channels": channels.put,
+    "event_types": event_types.put,
+    "producers": producers.put,
+}
+"""By table: the function that registers one entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +101,32 @@ def apply(
     return applied
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Model and fields of one table's entries."""
+
+    model: type[Model]
+    describe: Callable[[Any], Mapping[str, Any]]
+    masked: str = "headers"
+    """The field whose values are masked."""
+
+
+_KINDS = {
+    "teams": _Kind(Team, TeamSerializer.describe),
+    "channels": _Kind(Channel, ChannelSerializer.describe),
+    "event_types": _Kind(EventType, EventTypeSerializer.describe),
+    "producers": _Kind(Producer, ProducerSerializer.describe),
+    "consumers": _Kind(Consumer, consumers.describe),
+    "schedules": _Kind(Schedule, ScheduleSerializer.describe, masked="body"),
+}
+
+
 def _groups(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     """Yield entries in order, in groups of one table and up to `BATCH_SIZE`."""
     for _, alike in groupby(entries, key=lambda entry: entry.table.name):
         rest = list(alike)
         for start in range(0, len(rest), BATCH_SIZE):
             yield rest[start : start + BATCH_SIZE]
-
-
-def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused: set[str]) -> None:
-    if isinstance(outcome, Change):
-        applied.changes.append(outcome)
-        return
-    if entry.table.name == "channels":
-        refused.add(entry.key[0])
-    # Do not report entries again whose only problem is that their channel was refused.
-    if outcome.code == "unknown_channel" and entry.key[0] in refused:
-        return
-    faults = [(fault.field, fault.detail) for fault in outcome.faults]
-    for name, detail in faults or [(outcome.field, outcome.detail)]:
-        applied.problems.append(Problem(entry.place(name), detail))
 
 
 def _register_all(entries: Sequence[Entry], principal: Principal) -> list[Change | BrokerError]:
@@ -136,13 +148,6 @@ def _register_all(entries: Sequence[Entry], principal: Principal) -> list[Change
         else:
             found.append(_change(entry, done, blank if done.created else before))
     return found
-
-
-def _find(model: type[Model], entry: Entry) -> Model | None:
-    lookups = {"channel": "channel__slug"}
-    names = [lookups.get(name, name) for name in entry.table.keys]
-    found = model._default_manager.filter(**dict(zip(names, entry.key, strict=True)))
-    return found.first()
 
 
 def _register_consumers(
@@ -228,16 +233,6 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """Model and fields of one table's entries."""
-
-    model: type[Model]
-    describe: Callable[[Any], Mapping[str, Any]]
-    masked: str = "headers"
-    """The field whose values are masked."""
-
-
 def _schedule_put(entries: Sequence[Entry]) -> _Put:
     """Return a function that registers these schedules."""
     # Read in this transaction, which may have created the channels.
@@ -252,18 +247,22 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
     return put
 
 
-_KINDS = {
-    "teams": _Kind(Team, TeamSerializer.describe),
-    "channels": _Kind(Channel, ChannelSerializer.describe),
-    "event_types": _Kind(EventType, EventTypeSerializer.describe),
-    "producers": _Kind(Producer, ProducerSerializer.describe),
-    "consumers": _Kind(Consumer, consumers.describe),
-    "schedules": _Kind(Schedule, ScheduleSerializer.describe, masked="body"),
-}
-_PUTS: dict[str, _Put] = {
-    "teams": teams.put,
-    "channels": channels.put,
-    "event_types": event_types.put,
-    "producers": producers.put,
-}
-"""By table: the function that registers one entry."""
+def _find(model: type[Model], entry: Entry) -> Model | None:
+    lookups = {"channel": "channel__slug"}
+    names = [lookups.get(name, name) for name in entry.table.keys]
+    found = model._default_manager.filter(**dict(zip(names, entry.key, strict=True)))
+    return found.first()
+
+
+def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused: set[str]) -> None:
+    if isinstance(outcome, Change):
+        applied.changes.append(outcome)
+        return
+    if entry.table.name == "channels":
+        refused.add(entry.key[0])
+    # Do not report entries again whose only problem is that their channel was refused.
+    if outcome.code == "unknown_channel" and entry.key[0] in refused:
+        return
+    faults = [(fault.field, fault.detail) for fault in outcome.faults]
+    for name, detail in faults or [(outcome.field, outcome.detail)]:
+        applied.problems.append(Problem(entry.place(name), detail))

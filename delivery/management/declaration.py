@@ -15,6 +15,9 @@ from channels_app.serializers.producers import ProducerSerializer
 from channels_app.serializers.schedules import ScheduleSerializer
 from channels_app.serializers.teams import TeamSerializer
 
+JSON_TEXTS = {"event_types": ("schema", "example")}
+"""Fields that may be JSON text, because TOML has no convenient form for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -45,8 +48,6 @@ TABLES = (
 )
 """In the order of application: entries come after those that they refer to."""
 BY_NAME = {table.name: table for table in TABLES}
-JSON_TEXTS = {"event_types": ("schema", "example")}
-"""Fields that may be JSON text, because TOML has no convenient form for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,18 @@ def parse(text: str, folder: Path) -> Declaration:
     return declaration
 
 
+def _place(table: str, number: int, name: str, field: str = "") -> str:
+    place = f"{table} {number} ({name})" if name.strip("/") else f"{table} {number}"
+    return f"{place}, {field}" if field else place
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    options = list(known)
+    if near := difflib.get_close_matches(name, options, n=1):
+        return f"; did you mean {near[0]}?"
+    return f"; there are {', '.join(options)}."
+
+
 def _read(
     declaration: Declaration,
     table: Table,
@@ -157,6 +170,10 @@ def _read(
         declaration.entries.append(Entry(table, number, key, values, secret))
 
 
+def _known(table: Table) -> tuple[str, ...]:
+    return (*table.keys, *table.fields, *table.extras)
+
+
 def _secret(row: Mapping[str, Any], folder: Path, faults: list[tuple[str, str]]) -> str:
     """Return the given signing secret, or '' if the broker is to generate one."""
     given = [name for name in ("secret", "secret_file") if name in row]
@@ -176,19 +193,3 @@ def _secret(row: Mapping[str, Any], folder: Path, faults: list[tuple[str, str]])
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         faults.append(("secret_file", f"{folder / value} cannot be read: {reason}."))
         return ""
-
-
-def _known(table: Table) -> tuple[str, ...]:
-    return (*table.keys, *table.fields, *table.extras)
-
-
-def _instead(name: str, known: Iterable[str]) -> str:
-    options = list(known)
-    if near := difflib.get_close_matches(name, options, n=1):
-        return f"; did you mean {near[0]}?"
-    return f"; there are {', '.join(options)}."
-
-
-def _place(table: str, number: int, name: str, field: str = "") -> str:
-    place = f"{table} {number} ({name})" if name.strip("/") else f"{table} {number}"
-    return f"{place}, {field}" if field else place

@@ -244,19 +244,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _number(query: Mapping[str, list[str]], name: str, default: int) -> int:
-    text = query.get(name, [""])[0]
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else default
-
-
-def _counted(counts: OrderedDict[tuple[str, str], int], key: tuple[str, str]) -> int:
-    """Count one more of ``key``, and forget the oldest beyond the limit."""
-    counts[key] = counts.pop(key, 0) + 1
-    while len(counts) > REMEMBERED:
-        counts.popitem(last=False)
-    return counts[key]
-
-
 def parse_secrets(lines: list[str]) -> dict[str, str]:
     """Parse ``PATH=whsec_...`` lines into a mapping; blank lines and comments (#) are skipped.
 
@@ -278,3 +265,16 @@ def parse_secrets(lines: list[str]) -> dict[str, str]:
             raise ValueError(f"Secret {number}, for {path}: {error}") from None
         secrets[path] = key
     return secrets
+
+
+def _counted(counts: OrderedDict[tuple[str, str], int], key: tuple[str, str]) -> int:
+    """Count one more of ``key``, and forget the oldest beyond the limit."""
+    counts[key] = counts.pop(key, 0) + 1
+    while len(counts) > REMEMBERED:
+        counts.popitem(last=False)
+    return counts[key]
+
+
+def _number(query: Mapping[str, list[str]], name: str, default: int) -> int:
+    text = query.get(name, [""])[0]
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else default

@@ -21,6 +21,8 @@ from delivery.core.ordering import BEHIND
 from delivery.core.outcome import Outcome
 from delivery.core.timing import Roundtrip
 
+STATES = [state.value for state in DeliveryState]
+
 
 class Replay(models.Model):
     """A bulk replay with its progress; maintenance/sweeps processes it in slices."""
@@ -85,9 +87,6 @@ class Replay(models.Model):
     def conditions(self) -> dict[str, Any]:
         """The filter as in the request."""
         return {name: value for name, value in self.filter.items() if name != "kind"}
-
-
-STATES = [state.value for state in DeliveryState]
 
 
 class Delivery(models.Model):

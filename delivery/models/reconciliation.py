@@ -14,7 +14,7 @@ EVERY_CHANNEL = 0
 
 
 class ReconciliationReport(models.Model):
-    """The result of one automatic reconciliation (maintenance/reconciler)."""
+    """The result of one automatic reconciliation (maintenance/reconciliations)."""
 
     class Span(models.TextChoices):
         RECENT = "recent", "Recent"

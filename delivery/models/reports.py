@@ -10,6 +10,9 @@ from channels_app.models.base import ExactCharField
 
 NONE = 0
 """The id that stands for no consumer or no producer."""
+ALL = 0
+"""The id that stands for all channels together."""
+HOUR_S, MINUTE_S = 3600, 60
 
 
 class UsageHour(models.Model):
@@ -163,11 +166,6 @@ class DeadCluster(models.Model):
 
     def __str__(self) -> str:
         return f"{self.outcome or 'others'} at {self.host}" if self.host else self.outcome
-
-
-ALL = 0
-"""The id that stands for all channels together."""
-HOUR_S, MINUTE_S = 3600, 60
 
 
 class ForecastFrame(models.Model):

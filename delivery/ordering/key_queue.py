@@ -52,6 +52,9 @@ MAX_ROWS = 500
 """Waiting deliveries that one transaction checks."""
 MAX_KEYS = 50
 """Keys checked at a time, so that each gets a useful share of `MAX_ROWS`."""
+FIRST = raw.Insert(
+    OrderingWaiter, numbers=("delivery_id", "key_number", "place"), values=("due_at",)
+)
 
 
 class Locked(NamedTuple):
@@ -108,9 +111,6 @@ class Accepted(Protocol):
 
 
 M = TypeVar("M", bound=Accepted)
-FIRST = raw.Insert(
-    OrderingWaiter, numbers=("delivery_id", "key_number", "place"), values=("due_at",)
-)
 
 
 def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:

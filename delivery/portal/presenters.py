@@ -25,6 +25,20 @@ from delivery.transport.test_delivery import Probed
 
 SIGNATURE = "webhook-signature"
 _UNSIGNED = Signer(v1=(), v1a=(), headers=())
+HINTS = {
+    Outcome.BLOCKED_ADDRESS: "The name resolves to an address that may not be called.",
+    Outcome.DNS_ERROR: "The host name is not known.",
+    Outcome.CONNECTION_REFUSED: "Nothing listens there. Is the program running? Is the port right?",
+    Outcome.CONNECT_TIMEOUT: "No connection. Does a firewall block it?",
+    Outcome.TIMEOUT: "The response took too long. Respond first and do the work afterwards.",
+    Outcome.TLS_ERROR: "The certificate is not valid for this host.",
+    Outcome.REDIRECT: "Redirects are not followed: register the address that it leads to.",
+    Outcome.NOT_FOUND: "The server responds, but the path does not exist.",
+    Outcome.GONE: "410 means that it wants no more messages, so we stop sending.",
+    Outcome.INTEGRITY_ERROR: "Nothing was sent. The operator has to find out who changed it.",
+    Outcome.THROTTLED: "It asks us to slow down.",
+}
+BEHIND = "It waits for an earlier delivery of its ordering key."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,54 +69,6 @@ def build(webhook: Consumer, row: Delivery, *, at: datetime, now: datetime, sign
         body=body_preview.show(payload.body, payload.content_type),
         curl=line,
     )
-
-
-def _signer(webhook: Consumer) -> Signer:
-    """Return the webhook's signer with its own headers masked: they may contain credentials."""
-    try:
-        signer = config_cache.signer(webhook.id)
-    except Unreadable:
-        return _UNSIGNED
-    return replace(signer, headers=tuple((name, MASK) for name, _ in signer.headers))
-
-
-def _stamp(row: Delivery, message: Message) -> DeliveryMetadata:
-    return DeliveryMetadata(
-        message_id=str(message),
-        event_type=row.event_type,
-        priority=row.priority,
-        attempt=max(1, row.failure_count + (row.state == "queued")),
-        accepted_at=row.accepted_at,
-        ordering_key=row.ordering_key,
-        replay=row.replay_id is not None,
-    )
-
-
-def _presentable(headers: Sequence[tuple[str, str]], *, sign: bool) -> list[tuple[str, str]]:
-    """Shorten signatures for members who may only view, so that a consumer rejects copies."""
-    return [
-        (name, _cut(value) if name == SIGNATURE and not sign else value) for name, value in headers
-    ]
-
-
-def _cut(signatures: str) -> str:
-    return " ".join(f"{token[:9]}..." for token in signatures.split())
-
-
-HINTS = {
-    Outcome.BLOCKED_ADDRESS: "The name resolves to an address that may not be called.",
-    Outcome.DNS_ERROR: "The host name is not known.",
-    Outcome.CONNECTION_REFUSED: "Nothing listens there. Is the program running? Is the port right?",
-    Outcome.CONNECT_TIMEOUT: "No connection. Does a firewall block it?",
-    Outcome.TIMEOUT: "The response took too long. Respond first and do the work afterwards.",
-    Outcome.TLS_ERROR: "The certificate is not valid for this host.",
-    Outcome.REDIRECT: "Redirects are not followed: register the address that it leads to.",
-    Outcome.NOT_FOUND: "The server responds, but the path does not exist.",
-    Outcome.GONE: "410 means that it wants no more messages, so we stop sending.",
-    Outcome.INTEGRITY_ERROR: "Nothing was sent. The operator has to find out who changed it.",
-    Outcome.THROTTLED: "It asks us to slow down.",
-}
-BEHIND = "It waits for an earlier delivery of its ordering key."
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +220,45 @@ def last_outcome(webhook: Consumer) -> str:
     return words(known.last_outcome) if known else ""
 
 
-def _json(value: Any) -> str:
-    return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
-
-
 def code_for(webhook: Consumer, secret: str = MASKED) -> list[Snippet]:
     """Return code to verify a push consumer's requests, or to receive for a pull consumer."""
     if webhook.mode == Consumer.Mode.PULL:
         api = f"{conf().public_url}/api/v1"
         return receiving(api, webhook.channel.slug, webhook.client_id)
     return snippets(webhook.url, secret)
+
+
+def _signer(webhook: Consumer) -> Signer:
+    """Return the webhook's signer with its own headers masked: they may contain credentials."""
+    try:
+        signer = config_cache.signer(webhook.id)
+    except Unreadable:
+        return _UNSIGNED
+    return replace(signer, headers=tuple((name, MASK) for name, _ in signer.headers))
+
+
+def _stamp(row: Delivery, message: Message) -> DeliveryMetadata:
+    return DeliveryMetadata(
+        message_id=str(message),
+        event_type=row.event_type,
+        priority=row.priority,
+        attempt=max(1, row.failure_count + (row.state == "queued")),
+        accepted_at=row.accepted_at,
+        ordering_key=row.ordering_key,
+        replay=row.replay_id is not None,
+    )
+
+
+def _presentable(headers: Sequence[tuple[str, str]], *, sign: bool) -> list[tuple[str, str]]:
+    """Shorten signatures for members who may only view, so that a consumer rejects copies."""
+    return [
+        (name, _cut(value) if name == SIGNATURE and not sign else value) for name, value in headers
+    ]
+
+
+def _cut(signatures: str) -> str:
+    return " ".join(f"{token[:9]}..." for token in signatures.split())
+
+
+def _json(value: Any) -> str:
+    return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)

@@ -2,17 +2,17 @@
 
 from django.urls import path
 
-from delivery.portal.views import deliveries, register, replays, webhook
+from delivery.portal.views import deliveries, replays, webhook
 
 app_name = "webhooks"
 _ONE = "<str:channel>/<str:client_id>/"
 # Pages of no particular webhook are below `-`, which is no valid channel name.
 urlpatterns = [
     path("", webhook.IndexView.as_view(), name="index"),
-    path("-/catalogue/", register.CatalogueView.as_view(), name="catalogue"),
-    path("-/catalogue/<str:channel>/", register.ChannelPage.as_view(), name="channel"),
-    path("-/new/<str:channel>/", register.RegisterView.as_view(), name="register"),
-    path("-/check/", register.CheckView.as_view(), name="check"),
+    path("-/catalogue/", webhook.CatalogueView.as_view(), name="catalogue"),
+    path("-/catalogue/<str:channel>/", webhook.ChannelPage.as_view(), name="channel"),
+    path("-/new/<str:channel>/", webhook.RegisterView.as_view(), name="register"),
+    path("-/check/", webhook.CheckView.as_view(), name="check"),
     path(_ONE, webhook.DeliveriesView.as_view(), name="deliveries"),
     path(f"{_ONE}upcoming/", webhook.UpcomingView.as_view(), name="upcoming"),
     path(f"{_ONE}dead/", webhook.DeadLettersView.as_view(), name="dead"),

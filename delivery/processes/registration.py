@@ -23,9 +23,7 @@ from delivery.models import PumpSlot, SweepRun
 from delivery.processes.control import runs
 
 logger = logging.getLogger(__name__)
-
 MISSING = "the encryption key %s is missing here: other processes send the deliveries that need it"
-
 BEAT_S, MAINTENANCE_BEAT_S, WEB_BEAT_S = 0.5, 1.0, 2.0
 """Heartbeat intervals of pumps, maintenance processes and web processes. Only pumps hold deliveries
 that another process would have to take over."""
@@ -261,10 +259,6 @@ def is_dead(slot: PumpSlot, now: datetime) -> bool:
     return _is_gone(slot)
 
 
-def _is_gone(slot: PumpSlot) -> bool:
-    return slot.host == HOST and not runs(slot.pid)
-
-
 def reap(slot: PumpSlot) -> bool:
     """Delete a dead slot; True for the only caller that did, which then releases its rows."""
     return bool(PumpSlot.objects.filter(id=slot.id, generation=slot.generation).delete()[0])
@@ -302,11 +296,6 @@ def note_task() -> None:
     SweepRun.objects.update_or_create(name=TASK, defaults={"next_at": now, "last_started_at": now})
 
 
-def _task_ran_lately() -> bool:
-    horizon = clock.now() - timedelta(seconds=TASKLESS_S)
-    return SweepRun.objects.filter(name=TASK, last_started_at__gte=horizon).exists()
-
-
 def _take(
     cluster: str, kind: str, ordinal: int, slot: PumpSlot | None, wake_address: str, now: datetime
 ) -> PumpRegistration | None:
@@ -332,3 +321,12 @@ def _take(
         created = PumpSlot.objects.create(cluster=cluster, kind=kind, ordinal=ordinal, **values)
         return PumpRegistration(created.id, generation, ordinal, kind)
     return None  # another process was faster
+
+
+def _is_gone(slot: PumpSlot) -> bool:
+    return slot.host == HOST and not runs(slot.pid)
+
+
+def _task_ran_lately() -> bool:
+    horizon = clock.now() - timedelta(seconds=TASKLESS_S)
+    return SweepRun.objects.filter(name=TASK, last_started_at__gte=horizon).exists()

@@ -31,6 +31,25 @@ from django_q.tasks import async_task
 
 from delivery import metrics
 
+logger = logging.getLogger(__name__)
+
+SWEEP = "delivery.cluster.tasks.sweep"
+MAIL = "delivery.cluster.tasks.mail"
+PIPELINE = "delivery.cluster.tasks.pipeline"
+REGISTERED = frozenset({SWEEP, MAIL, PIPELINE})
+"""Every task that a worker may call. None takes arguments."""
+
+SCHEDULES = {"hookstation sweeps": (SWEEP, 1), "hookstation pipeline": (PIPELINE, 1)}
+"""Name: (task, minutes between runs)."""
+
+SCAN_ROWS = 100
+"""Queued rows that ``is_queued`` reads."""
+
+FAILURES_KEPT = timedelta(days=30)
+# django-q2 signs the pickles that it passes between its own functions with SECRET_KEY. They never
+# leave a process here, so a random key works, and no stored pickle is valid under it.
+Conf.SECRET_KEY = secrets.token_urlsafe(50)
+
 
 class Stop:
     """A flag that is set once, visible in this process and all that it forks.
@@ -57,28 +76,8 @@ class Stop:
         return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
-logger = logging.getLogger(__name__)
-
-SWEEP = "delivery.cluster.tasks.sweep"
-MAIL = "delivery.cluster.tasks.mail"
-PIPELINE = "delivery.cluster.tasks.pipeline"
-REGISTERED = frozenset({SWEEP, MAIL, PIPELINE})
-"""Every task that a worker may call. None takes arguments."""
-
-SCHEDULES = {"hookstation sweeps": (SWEEP, 1), "hookstation pipeline": (PIPELINE, 1)}
-"""Name: (task, minutes between runs)."""
-
-SCAN_ROWS = 100
-"""Queued rows that ``is_queued`` reads."""
-
-FAILURES_KEPT = timedelta(days=30)
-
 stopping = Stop()
 """Set before anything is told to stop; created before the fork so that every worker has it."""
-
-# django-q2 signs the pickles that it passes between its own functions with SECRET_KEY. They never
-# leave a process here, so a random key works, and no stored pickle is valid under it.
-Conf.SECRET_KEY = secrets.token_urlsafe(50)
 
 
 class TaskBroker(ORM):  # type: ignore[misc]  # it has no types
@@ -210,9 +209,9 @@ def _only_the_name(task: dict[str, Any], **_: Any) -> None:
     task["args"], task["kwargs"] = (), {}
 
 
+pre_enqueue.connect(_only_the_name, dispatch_uid="hookstation")
+
+
 def _refuse(name: Any, why: str) -> None:
     metrics.TASKS_REFUSED.inc()
     logger.error("a background task was refused: %.200r; %s", name, why)
-
-
-pre_enqueue.connect(_only_the_name, dispatch_uid="hookstation")

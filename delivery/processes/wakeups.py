@@ -235,9 +235,27 @@ class WakeupSender:
         _send(self._sockets[family], next(_datagrams(word, ids)), address)
 
 
+wakeup_sender = WakeupSender()
+
+
 def pulls(view: ConsumerConfig | None) -> bool:
     """Whether receivers take the consumer's deliveries; pumps never do."""
     return view is not None and view.mode == "pull"
+
+
+def notify_pumps(consumer_ids: Iterable[int]) -> None:
+    """Tell the pumps or receivers of these consumers to check now; they poll anyway."""
+    if not conf().wake:
+        return
+    try:
+        wakeup_sender.due(consumer_ids)
+    except DatabaseError:
+        return  # the requested change is stored
+
+
+def notify_after_commit(consumer_ids: Collection[int]) -> None:
+    """Do so when the transaction commits; at once outside a transaction."""
+    transaction.on_commit(partial(notify_pumps, consumer_ids), robust=True)
 
 
 def _datagrams(word: bytes, ids: Iterable[int]) -> Iterator[bytes]:
@@ -262,21 +280,3 @@ def _send(sender: socket.socket, datagram: bytes, address: Address) -> None:
 def _address(text: str) -> Address:
     host, _, port = text.rpartition(" ")
     return host, int(port)
-
-
-wakeup_sender = WakeupSender()
-
-
-def notify_pumps(consumer_ids: Iterable[int]) -> None:
-    """Tell the pumps or receivers of these consumers to check now; they poll anyway."""
-    if not conf().wake:
-        return
-    try:
-        wakeup_sender.due(consumer_ids)
-    except DatabaseError:
-        return  # the requested change is stored
-
-
-def notify_after_commit(consumer_ids: Collection[int]) -> None:
-    """Do so when the transaction commits; at once outside a transaction."""
-    transaction.on_commit(partial(notify_pumps, consumer_ids), robust=True)

@@ -30,6 +30,14 @@ MAX_MOVES_KEPT = 10
 MAX_PER_SECOND = 500
 """The highest rate of a move task, in messages per second. A task without a rate has no limit."""
 State = MoveTask.State
+BATCH_SIZE = 20
+"""Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
+SOON = timedelta(milliseconds=500)
+SLOT = 15
+"""The sweeps' slot of the counters."""
+UNKNOWN_SOURCE = "A message does not name the queue in which it died: name a destination."
+SHARED_SOURCE = "A message died in a channel that has several consumers: replay it there."
+UNREADABLE = "A message cannot be read."
 
 
 class Waiting(NamedTuple):
@@ -124,6 +132,19 @@ def cancel_move(task_id: int, principal: Principal) -> MoveTask:
     return transactions.run(write)
 
 
+def has_work() -> bool:
+    """Whether a task has something to do now."""
+    return _due(clock.now()).exists()
+
+
+def run() -> int:
+    """Move a batch of one task; return 1, or 0 when none is due."""
+    moved = transactions.run(_run, on_collision=reseed_ids)
+    if moved:
+        failpoints.reach("after_message_move")
+    return moved
+
+
 def _count(consumer_id: int, channel_id: int, now: datetime, most: int) -> Waiting:
     counts = Counter.read([consumer_id])[consumer_id]
     later = by_index(Delivery.objects.all(), "delivery_claim").filter(
@@ -176,29 +197,6 @@ def _note(action: str, task: MoveTask, principal: Principal, after: dict[str, ob
         reason=principal.reason,
         after=after,
     )
-
-
-BATCH_SIZE = 20
-"""Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
-SOON = timedelta(milliseconds=500)
-SLOT = 15
-"""The sweeps' slot of the counters."""
-UNKNOWN_SOURCE = "A message does not name the queue in which it died: name a destination."
-SHARED_SOURCE = "A message died in a channel that has several consumers: replay it there."
-UNREADABLE = "A message cannot be read."
-
-
-def has_work() -> bool:
-    """Whether a task has something to do now."""
-    return _due(clock.now()).exists()
-
-
-def run() -> int:
-    """Move a batch of one task; return 1, or 0 when none is due."""
-    moved = transactions.run(_run, on_collision=reseed_ids)
-    if moved:
-        failpoints.reach("after_message_move")
-    return moved
 
 
 def _due(now: datetime) -> QuerySet[MoveTask]:

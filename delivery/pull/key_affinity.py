@@ -4,13 +4,15 @@ This is a preference and not a lock: delivery/ordering/key_queue.py guarantees t
 key.
 """
 
+import threading
+import time
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError
 
-from channels_app.database import raw
+from channels_app.database import clock, raw
 from channels_app.database.raw import dialect
 from delivery.core import recipients
 from delivery.core.ordering import key_number
@@ -23,6 +25,50 @@ keys claims those of others. That helps slow workers, and rows further back are 
 end."""
 TABLE = Delivery._meta.db_table
 BY_CLAIM = dialect.hint("delivery_claim")
+MIN_STAY_S = 30.0
+"""Longer than the longest long poll, so that a worker that keeps asking stays a member."""
+MAX_STAY_S = 300.0
+"""Most seconds for which the keys of a worker that left wait for it, whatever its lease time."""
+JOIN_INTERVAL_S = 2.0
+SCAN_INTERVAL_S = 1.0
+"""Seconds until processes that a worker does not call know of it."""
+MAX_KEPT = 10_000
+
+
+class StickyKeys:
+    """Which workers share the ordering keys of each consumer. Safe for use by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        """Clear the cache, so that the tables are read again."""
+        self._joined: dict[int, float] = {}
+        self._known: dict[int, tuple[float, dict[int, datetime]]] = {}
+
+    def join(self, owner: int, consumer_id: int, worker: str, lease_ms: int) -> list[int]:
+        """Return the workers that share the consumer's keys, after adding ``owner`` to them.
+
+        A worker stays a member for the time of one lease after it last joined, which it does
+        whenever it asks. One that stops asking is dropped when its leases end.
+        """
+        now, ticks = clock.now(), time.monotonic()
+        if ticks - self._joined.get(owner, float("-inf")) >= JOIN_INTERVAL_S:
+            stay = min(max(lease_ms / 1000, MIN_STAY_S), MAX_STAY_S)
+            join(owner, consumer_id, worker, now, now + timedelta(seconds=stay))
+            with self._lock:
+                if len(self._joined) + len(self._known) > MAX_KEPT:
+                    self.forget()
+                self._joined[owner] = ticks
+        read_at, known = self._known.get(consumer_id, (float("-inf"), {}))
+        if ticks - read_at >= SCAN_INTERVAL_S or owner not in known:
+            known = members(consumer_id, now)
+            self._known[consumer_id] = ticks, known
+        return [one for one, until in known.items() if until > now]
+
+
+sticky_keys = StickyKeys()
 
 
 class _DueRow(NamedTuple):

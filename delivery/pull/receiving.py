@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -31,6 +31,7 @@ from delivery.core.outcome import Outcome
 from delivery.processes import registration
 from delivery.processes.wakeups import notify_pumps, wakeup_sender
 from delivery.pull import key_affinity, leasing
+from delivery.pull.key_affinity import sticky_keys
 from delivery.pull.long_polling import WaitingReceiver, Wakeup, long_polls
 from delivery.pump.consumer_queue import GUARD_EVERY
 from delivery.queue import claim, fanout, lease_rows, release
@@ -38,8 +39,24 @@ from delivery.queue.claim import ClaimRequest
 from delivery.transport import payloads
 from delivery.transport.payloads import Payload, PayloadCache
 
+logger = logging.getLogger(__name__)
 MAX_ROWS = 200
 """Most deliveries in a claim shared by several workers; a single worker may ask for more."""
+MAX_BYTES = 8 * 1024 * 1024
+"""Limit for all bodies in a response of several messages; the others are fetched by their URL."""
+NOTE_INTERVAL_S = 10.0
+MAX_NOTED = 10_000
+"""Workers that this process remembers to have recorded."""
+EMPTY_TRIES = 5
+"""Claims in a row that may return nothing because all due messages had expired."""
+THREADS = 4
+"""Threads that serve resumed requests; requests served at the same time share one claim."""
+
+polls = ConcurrencyLimit()
+"""Limits waiting requests; unlimited until the web server sets a limit."""
+_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="receive")
+_turns = itertools.count(1)
+_noted: dict[int, float] = {}
 
 
 class Share(NamedTuple):
@@ -52,6 +69,9 @@ class Share(NamedTuple):
     """Whether the claim met expired messages; other due deliveries may remain."""
     is_more: bool = False
     """Whether more deliveries may be due."""
+
+
+NOTHING = Share([], {}, has_expired=False)
 
 
 def take(claim_request: ClaimRequest) -> Share:
@@ -81,86 +101,7 @@ def _take(claim_requests: Sequence[ClaimRequest]) -> Sequence[Share]:
     return _shares(claim.shared(taken.rows, claim_requests), taken, claim_requests)
 
 
-def _shares(
-    shares: list[list[ClaimedDelivery]], taken: claim.Claim, claim_requests: Sequence[ClaimRequest]
-) -> list[Share]:
-    metrics.SWEEP_ROWS.labels("lease").inc(taken.rescued_count)
-    payloads = PayloadCache().load([row.message_id for row in taken.rows]) if taken.rows else {}
-    return [
-        Share(
-            rows,
-            payloads,
-            has_expired=taken.expired_count > 0,
-            is_more=claim_request.consumer_id not in taken.drained,
-        )
-        for rows, claim_request in zip(shares, claim_requests, strict=True)
-    ]
-
-
 _group_commit = GroupCommit(_take, max_orders=MAX_ROWS, max_size=MAX_ROWS)
-
-
-MIN_STAY_S = 30.0
-"""Longer than the longest long poll, so that a worker that keeps asking stays a member."""
-MAX_STAY_S = 300.0
-"""Most seconds for which the keys of a worker that left wait for it, whatever its lease time."""
-JOIN_INTERVAL_S = 2.0
-SCAN_INTERVAL_S = 1.0
-"""Seconds until processes that a worker does not call know of it."""
-MAX_KEPT = 10_000
-
-
-class StickyKeys:
-    """Which workers share the ordering keys of each consumer. Safe for use by several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.forget()
-
-    def forget(self) -> None:
-        """Clear the cache, so that the tables are read again."""
-        self._joined: dict[int, float] = {}
-        self._known: dict[int, tuple[float, dict[int, datetime]]] = {}
-
-    def join(self, owner: int, consumer_id: int, worker: str, lease_ms: int) -> list[int]:
-        """Return the workers that share the consumer's keys, after adding ``owner`` to them.
-
-        A worker stays a member for the time of one lease after it last joined, which it does
-        whenever it asks. One that stops asking is dropped when its leases end.
-        """
-        now, ticks = clock.now(), time.monotonic()
-        if ticks - self._joined.get(owner, float("-inf")) >= JOIN_INTERVAL_S:
-            stay = min(max(lease_ms / 1000, MIN_STAY_S), MAX_STAY_S)
-            key_affinity.join(owner, consumer_id, worker, now, now + timedelta(seconds=stay))
-            with self._lock:
-                if len(self._joined) + len(self._known) > MAX_KEPT:
-                    self.forget()
-                self._joined[owner] = ticks
-        read_at, known = self._known.get(consumer_id, (float("-inf"), {}))
-        if ticks - read_at >= SCAN_INTERVAL_S or owner not in known:
-            known = key_affinity.members(consumer_id, now)
-            self._known[consumer_id] = ticks, known
-        return [one for one, until in known.items() if until > now]
-
-
-sticky_keys = StickyKeys()
-
-
-logger = logging.getLogger(__name__)
-
-MAX_BYTES = 8 * 1024 * 1024
-"""Limit for all bodies in a response of several messages; the others are fetched by their URL."""
-NOTE_INTERVAL_S = 10.0
-MAX_NOTED = 10_000
-"""Workers that this process remembers to have recorded."""
-EMPTY_TRIES = 5
-"""Claims in a row that may return nothing because all due messages had expired."""
-NOTHING = Share([], {}, has_expired=False)
-THREADS = 4
-"""Threads that serve resumed requests; requests served at the same time share one claim."""
-
-polls = ConcurrencyLimit()
-"""Limits waiting requests; unlimited until the web server sets a limit."""
 
 
 class ReceiveRequest(NamedTuple):
@@ -238,59 +179,6 @@ def receive_ignoring_outage(
     return []
 
 
-class _Deferred:
-    """A request that waits without a thread."""
-
-    __slots__ = ("_deliver", "_owner", "_receiver", "_request")
-
-    def __init__(
-        self,
-        consumer_id: int,
-        deadline: float,
-        channel_id: int | None,
-        receive_request: ReceiveRequest,
-        owner: Hashable,
-        deliver: Deliver,
-    ) -> None:
-        self._receiver = WaitingReceiver(consumer_id, deadline, self._resume, channel_id)
-        self._request, self._owner, self._deliver = receive_request, owner, deliver
-
-    def wait(self) -> None:
-        """Wait until resumed, or answer at once if a delivery arrived meanwhile."""
-        if not long_polls.wait(self._receiver):
-            self._scan()
-
-    def _resume(self) -> None:
-        _threads.submit(self._scan)
-
-    def _scan(self) -> None:
-        messages: list[ReceivedMessage] = []
-        try:
-            # At-most-once deliveries are settled only once the client is known to be connected.
-            found = _scan(self._receiver, self._request._replace(settled=False))
-            if found is None:
-                return
-            messages = found
-        except Exception:
-            # The worker gets an empty response, and the error when it asks again.
-            logger.exception("a waiting receive call cannot be answered")
-        finally:
-            _keep_connection_usable()
-        try:
-            if not self._deliver(messages, lambda: self._settle(messages)):
-                take_back(self._receiver.consumer_id, self._request.worker, messages)
-        except Exception:
-            logger.exception("claimed messages cannot be given to a waiting receive call")
-        finally:
-            polls.give_back(self._owner)
-
-    def _settle(self, messages: Sequence[ReceivedMessage]) -> None:
-        if self._request.settled and messages:
-            leasing.end(
-                [_lease(one.row, self._request.worker) for one in messages], Outcome.DELIVERED
-            )
-
-
 def take_back(consumer_id: int, worker: str, messages: Sequence[ReceivedMessage]) -> None:
     """Undo the claim of messages that the worker does not get, and wake the next receiver.
 
@@ -308,6 +196,197 @@ def take_back(consumer_id: int, worker: str, messages: Sequence[ReceivedMessage]
         reason=Reason.INTERRUPTED,
     )
     long_polls.wake([consumer_id])
+
+
+def _shares(
+    shares: list[list[ClaimedDelivery]], taken: claim.Claim, claim_requests: Sequence[ClaimRequest]
+) -> list[Share]:
+    metrics.SWEEP_ROWS.labels("lease").inc(taken.rescued_count)
+    payloads = PayloadCache().load([row.message_id for row in taken.rows]) if taken.rows else {}
+    return [
+        Share(
+            rows,
+            payloads,
+            has_expired=taken.expired_count > 0,
+            is_more=claim_request.consumer_id not in taken.drained,
+        )
+        for rows, claim_request in zip(shares, claim_requests, strict=True)
+    ]
+
+
+def _receive(
+    view: ConsumerConfig, receive_request: ReceiveRequest, wakeup: Wakeup | None = None
+) -> tuple[list[ReceivedMessage], bool]:
+    """Receive new messages of ``wakeup`` first; return also whether more may be due."""
+    if view.halted or view.mode != "pull":
+        return [], False
+    data_encryption.signing_key(leasing.PURPOSE)
+    owner = leases.owner_of(view.id, receive_request.worker)
+    share = _new(view, receive_request, owner, wakeup) if wakeup else NOTHING
+    if not share.rows:
+        share = (_resumed if receive_request.resume else _claimed)(view, receive_request, owner)
+    _note(owner, view.id, receive_request.worker)
+    rows = share.rows
+    if not rows:
+        return [], False
+    contents = _contents(share)
+    rows = _opened(rows, contents, owner)
+    held = {row.id: _lease(row, receive_request.worker) for row in rows}
+    broken = [row for row in rows if contents[row.message_id].error]
+    for row in broken:
+        payload = contents[row.message_id]
+        leasing.end([held[row.id]], payload.outcome, error=payload.error)
+    whole = [row for row in rows if row not in broken]
+    if receive_request.settled:
+        leasing.end([held[row.id] for row in whole], Outcome.DELIVERED)
+    failpoints.reach("before_receive_response")
+    metrics.RECEIVED.inc(len(whole))
+    messages = [
+        ReceivedMessage(row, contents[row.message_id], leasing.token(held[row.id])) for row in whole
+    ]
+    return messages, share.is_more
+
+
+def _new(
+    view: ConsumerConfig, receive_request: ReceiveRequest, owner: int, wakeup: Wakeup
+) -> Share:
+    """Fan out and claim new messages in one transaction; notify other receivers of the rest."""
+    claimer = DirectClaim(
+        owner,
+        clock.now(),
+        lambda counts: {
+            key: ClaimAllowance(receive_request.most, receive_request.lease_ms)
+            for key in counts
+            if key == view.id
+        },
+    )
+    made = fanout.fan_out_for_receiver(
+        wakeup.message_ids, os.getpid(), claimer, payloads.select_payloads
+    )
+    if made.message_count < len(wakeup.message_ids):
+        wakeup_sender.accepted(*wakeup)
+    if others := made.due.keys() - {view.id}:
+        notify_pumps(others)
+    due = made.due.get(view.id, {}).values()
+    return share(made.claimed, made.payload_rows, is_more=any(at <= claimer.now for at in due))
+
+
+def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
+    """Claim first what the worker holds, which voids the leases of its crashed process."""
+    mine = lease_rows.held(view.id, owner, receive_request.most, clock.now())
+    claim_request = ClaimRequest(view.id, receive_request.most, receive_request.lease_ms, owner)
+    held = take_chosen(mine, claim_request, reclaim=True)
+    if len(held.rows) == receive_request.most:
+        return held
+    more = _claimed(
+        view, receive_request._replace(most=receive_request.most - len(held.rows)), owner
+    )
+    return more._replace(rows=held.rows + more.rows, payloads=held.payloads | more.payloads)
+
+
+def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
+    """Claim due deliveries; if these are too few, fan out accepted messages and claim again.
+
+    A receiver that asks after the response to a publish therefore finds the message.
+    """
+    share = _due(view, receive_request, owner)
+    if len(share.rows) == receive_request.most:
+        return share
+    for made in fanout.fan_out_channel(view.channel_id, os.getpid()):
+        if made.due:
+            notify_pumps(made.due)
+    # Claim even if nothing was waiting: a pump may have fanned it out since the first claim.
+    more = _due(view, receive_request._replace(most=receive_request.most - len(share.rows)), owner)
+    return more._replace(rows=share.rows + more.rows, payloads=share.payloads | more.payloads)
+
+
+def _due(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
+    for _ in range(EMPTY_TRIES):
+        claim_request = ClaimRequest(
+            view.id,
+            receive_request.most,
+            receive_request.lease_ms,
+            owner,
+            oldest_first=next(_turns) % GUARD_EVERY == 0,
+            spare=receive_request.most,
+        )
+        share = (
+            _own(claim_request, receive_request, owner)
+            if receive_request.sticky
+            else take(claim_request)
+        )
+        if share.rows or not share.has_expired:
+            break
+    return share
+
+
+def _own(claim_request: ClaimRequest, receive_request: ReceiveRequest, owner: int) -> Share:
+    """Claim deliveries without a key or with the worker's keys; makes it a member."""
+    workers = sticky_keys.join(
+        owner, claim_request.consumer_id, receive_request.worker, receive_request.lease_ms
+    )
+    chosen = key_affinity.choose(
+        claim_request.consumer_id,
+        claim_request.limit,
+        owner,
+        workers,
+        clock.now(),
+        oldest_first=claim_request.oldest_first,
+    )
+    return take_chosen(chosen, claim_request)
+
+
+def _note(owner: int, consumer_id: int, worker: str) -> None:
+    ticks = time.monotonic()
+    if ticks - _noted.get(owner, float("-inf")) < NOTE_INTERVAL_S:
+        return
+    if len(_noted) > MAX_NOTED:
+        _noted.clear()
+    _noted[owner] = ticks
+    lease_rows.note_worker(owner, consumer_id, worker, clock.now())
+
+
+def _contents(share: Share) -> dict[int, Payload]:
+    """Return the payload of each message, with large bodies while there is room."""
+    found = {
+        row.message_id: share.payloads.get(row.message_id, payloads.MISSING) for row in share.rows
+    }
+    room = MAX_BYTES - sum(payload.size for payload in found.values() if not payload.is_left)
+    for message_id, payload in found.items():
+        if payload.is_left and (payload.size <= room or len(found) == 1):
+            room -= payload.size
+            found[message_id] = payloads.load([message_id]).get(message_id, payloads.MISSING)
+    return found
+
+
+def _opened(
+    rows: list[ClaimedDelivery], contents: dict[int, Payload], owner: int
+) -> list[ClaimedDelivery]:
+    """Return deliveries whose encryption key this process has, and give the others back."""
+    lacking: dict[str, list[ClaimedDelivery]] = {}
+    for row in rows:
+        lacking.setdefault(contents[row.message_id].missing_key, []).append(row)
+    whole, now = lacking.pop("", []), clock.now()
+    for key_id, some in lacking.items():
+        due_at = now + timedelta(seconds=registration.change_marker.miss(key_id))
+        metrics.UNOPENED.inc(
+            release.give_back(some, owner=owner, due_at=due_at, now=now, slot=os.getpid())
+        )
+    return whole
+
+
+def _lease(row: ClaimedDelivery, worker: str) -> Lease:
+    return Lease(
+        delivery_id=row.id,
+        consumer_id=row.consumer_id,
+        attempt=row.attempt,
+        failure_count=row.failure_count,
+        interruption_count=row.interruption_count,
+        accepted_at=row.accepted_at,
+        taken_at=clock.now(),
+        worker=worker,
+        ordering_key=row.ordering_key,
+    )
 
 
 def _takes_new(view: ConsumerConfig, receive_request: ReceiveRequest) -> bool:
@@ -369,184 +448,57 @@ def _scan(
     return messages
 
 
-def _receive(
-    view: ConsumerConfig, receive_request: ReceiveRequest, wakeup: Wakeup | None = None
-) -> tuple[list[ReceivedMessage], bool]:
-    """Receive new messages of ``wakeup`` first; return also whether more may be due."""
-    if view.halted or view.mode != "pull":
-        return [], False
-    data_encryption.signing_key(leasing.PURPOSE)
-    owner = leases.owner_of(view.id, receive_request.worker)
-    share = _new(view, receive_request, owner, wakeup) if wakeup else NOTHING
-    if not share.rows:
-        share = (_resumed if receive_request.resume else _claimed)(view, receive_request, owner)
-    _note(owner, view.id, receive_request.worker)
-    rows = share.rows
-    if not rows:
-        return [], False
-    contents = _contents(share)
-    rows = _opened(rows, contents, owner)
-    held = {row.id: _lease(row, receive_request.worker) for row in rows}
-    broken = [row for row in rows if contents[row.message_id].error]
-    for row in broken:
-        payload = contents[row.message_id]
-        leasing.end([held[row.id]], payload.outcome, error=payload.error)
-    whole = [row for row in rows if row not in broken]
-    if receive_request.settled:
-        leasing.end([held[row.id] for row in whole], Outcome.DELIVERED)
-    failpoints.reach("before_receive_response")
-    metrics.RECEIVED.inc(len(whole))
-    messages = [
-        ReceivedMessage(row, contents[row.message_id], leasing.token(held[row.id])) for row in whole
-    ]
-    return messages, share.is_more
+class _Deferred:
+    """A request that waits without a thread."""
 
+    __slots__ = ("_deliver", "_owner", "_receiver", "_request")
 
-_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="receive")
-_turns = itertools.count(1)
-_noted: dict[int, float] = {}
+    def __init__(
+        self,
+        consumer_id: int,
+        deadline: float,
+        channel_id: int | None,
+        receive_request: ReceiveRequest,
+        owner: Hashable,
+        deliver: Deliver,
+    ) -> None:
+        self._receiver = WaitingReceiver(consumer_id, deadline, self._resume, channel_id)
+        self._request, self._owner, self._deliver = receive_request, owner, deliver
 
+    def wait(self) -> None:
+        """Wait until resumed, or answer at once if a delivery arrived meanwhile."""
+        if not long_polls.wait(self._receiver):
+            self._scan()
 
-def _new(
-    view: ConsumerConfig, receive_request: ReceiveRequest, owner: int, wakeup: Wakeup
-) -> Share:
-    """Fan out and claim new messages in one transaction; notify other receivers of the rest."""
-    claimer = DirectClaim(
-        owner,
-        clock.now(),
-        lambda counts: {
-            key: ClaimAllowance(receive_request.most, receive_request.lease_ms)
-            for key in counts
-            if key == view.id
-        },
-    )
-    made = fanout.fan_out_for_receiver(
-        wakeup.message_ids, os.getpid(), claimer, payloads.select_payloads
-    )
-    if made.message_count < len(wakeup.message_ids):
-        wakeup_sender.accepted(*wakeup)
-    if others := made.due.keys() - {view.id}:
-        notify_pumps(others)
-    due = made.due.get(view.id, {}).values()
-    return share(made.claimed, made.payload_rows, is_more=any(at <= claimer.now for at in due))
+    def _resume(self) -> None:
+        _threads.submit(self._scan)
 
+    def _scan(self) -> None:
+        messages: list[ReceivedMessage] = []
+        try:
+            # At-most-once deliveries are settled only once the client is known to be connected.
+            found = _scan(self._receiver, self._request._replace(settled=False))
+            if found is None:
+                return
+            messages = found
+        except Exception:
+            # The worker gets an empty response, and the error when it asks again.
+            logger.exception("a waiting receive call cannot be answered")
+        finally:
+            _keep_connection_usable()
+        try:
+            if not self._deliver(messages, lambda: self._settle(messages)):
+                take_back(self._receiver.consumer_id, self._request.worker, messages)
+        except Exception:
+            logger.exception("claimed messages cannot be given to a waiting receive call")
+        finally:
+            polls.give_back(self._owner)
 
-def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
-    """Claim due deliveries; if these are too few, fan out accepted messages and claim again.
-
-    A receiver that asks after the response to a publish therefore finds the message.
-    """
-    share = _due(view, receive_request, owner)
-    if len(share.rows) == receive_request.most:
-        return share
-    for made in fanout.fan_out_channel(view.channel_id, os.getpid()):
-        if made.due:
-            notify_pumps(made.due)
-    # Claim even if nothing was waiting: a pump may have fanned it out since the first claim.
-    more = _due(view, receive_request._replace(most=receive_request.most - len(share.rows)), owner)
-    return more._replace(rows=share.rows + more.rows, payloads=share.payloads | more.payloads)
-
-
-def _due(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
-    for _ in range(EMPTY_TRIES):
-        claim_request = ClaimRequest(
-            view.id,
-            receive_request.most,
-            receive_request.lease_ms,
-            owner,
-            oldest_first=next(_turns) % GUARD_EVERY == 0,
-            spare=receive_request.most,
-        )
-        share = (
-            _own(claim_request, receive_request, owner)
-            if receive_request.sticky
-            else take(claim_request)
-        )
-        if share.rows or not share.has_expired:
-            break
-    return share
-
-
-def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
-    """Claim first what the worker holds, which voids the leases of its crashed process."""
-    mine = lease_rows.held(view.id, owner, receive_request.most, clock.now())
-    claim_request = ClaimRequest(view.id, receive_request.most, receive_request.lease_ms, owner)
-    held = take_chosen(mine, claim_request, reclaim=True)
-    if len(held.rows) == receive_request.most:
-        return held
-    more = _claimed(
-        view, receive_request._replace(most=receive_request.most - len(held.rows)), owner
-    )
-    return more._replace(rows=held.rows + more.rows, payloads=held.payloads | more.payloads)
-
-
-def _own(claim_request: ClaimRequest, receive_request: ReceiveRequest, owner: int) -> Share:
-    """Claim deliveries without a key or with the worker's keys; makes it a member."""
-    workers = sticky_keys.join(
-        owner, claim_request.consumer_id, receive_request.worker, receive_request.lease_ms
-    )
-    chosen = key_affinity.choose(
-        claim_request.consumer_id,
-        claim_request.limit,
-        owner,
-        workers,
-        clock.now(),
-        oldest_first=claim_request.oldest_first,
-    )
-    return take_chosen(chosen, claim_request)
-
-
-def _lease(row: ClaimedDelivery, worker: str) -> Lease:
-    return Lease(
-        delivery_id=row.id,
-        consumer_id=row.consumer_id,
-        attempt=row.attempt,
-        failure_count=row.failure_count,
-        interruption_count=row.interruption_count,
-        accepted_at=row.accepted_at,
-        taken_at=clock.now(),
-        worker=worker,
-        ordering_key=row.ordering_key,
-    )
-
-
-def _contents(share: Share) -> dict[int, Payload]:
-    """Return the payload of each message, with large bodies while there is room."""
-    found = {
-        row.message_id: share.payloads.get(row.message_id, payloads.MISSING) for row in share.rows
-    }
-    room = MAX_BYTES - sum(payload.size for payload in found.values() if not payload.is_left)
-    for message_id, payload in found.items():
-        if payload.is_left and (payload.size <= room or len(found) == 1):
-            room -= payload.size
-            found[message_id] = payloads.load([message_id]).get(message_id, payloads.MISSING)
-    return found
-
-
-def _opened(
-    rows: list[ClaimedDelivery], contents: dict[int, Payload], owner: int
-) -> list[ClaimedDelivery]:
-    """Return deliveries whose encryption key this process has, and give the others back."""
-    lacking: dict[str, list[ClaimedDelivery]] = {}
-    for row in rows:
-        lacking.setdefault(contents[row.message_id].missing_key, []).append(row)
-    whole, now = lacking.pop("", []), clock.now()
-    for key_id, some in lacking.items():
-        due_at = now + timedelta(seconds=registration.change_marker.miss(key_id))
-        metrics.UNOPENED.inc(
-            release.give_back(some, owner=owner, due_at=due_at, now=now, slot=os.getpid())
-        )
-    return whole
-
-
-def _note(owner: int, consumer_id: int, worker: str) -> None:
-    ticks = time.monotonic()
-    if ticks - _noted.get(owner, float("-inf")) < NOTE_INTERVAL_S:
-        return
-    if len(_noted) > MAX_NOTED:
-        _noted.clear()
-    _noted[owner] = ticks
-    lease_rows.note_worker(owner, consumer_id, worker, clock.now())
+    def _settle(self, messages: Sequence[ReceivedMessage]) -> None:
+        if self._request.settled and messages:
+            leasing.end(
+                [_lease(one.row, self._request.worker) for one in messages], Outcome.DELIVERED
+            )
 
 
 def _keep_connection_usable() -> None:

@@ -28,6 +28,7 @@ from delivery.pump.consumer_queue import LEAD, QUEUE_STATUSES, ConsumerQueue, Qu
 from delivery.queue import due_times, lease_rows
 from delivery.transport import Response
 
+logger = logging.getLogger(__name__)
 MAX_SCANNED = 1000
 """Outdated entries that the heap may keep: a sleeping queue may be woken again and again."""
 SCAN = 100
@@ -35,6 +36,19 @@ SCAN = 100
 
 Admits = Callable[[QueueStatus, int], int]
 """Returns how many requests a queue of this status may open if so many are open already."""
+SAVE_S = 5.0
+"""Seconds for which ordinary changes of a consumer's health may stay unsaved."""
+SUSPEND_S = 60.0
+DISCOVER_SHARE = 20
+"""Discovery of due rows takes at most 1/20 of a pump's time."""
+DISCOVER_AT_ONCE = due_times.CONSUMERS_PER_QUERY
+RECOUNT_S = 0.1
+"""Seconds between two counts of the requests that former pumps have in flight."""
+FOLLOW_POLL_S = 0.02
+"""Seconds between two checks whether other pumps have applied the configuration."""
+
+_NEVER_SENT = (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE, Outcome.INTEGRITY_ERROR)
+"""Outcomes that say nothing about the consumer."""
 
 
 class Pick(NamedTuple):
@@ -199,24 +213,6 @@ class ReadyConsumers:
         place = self._places.pop(consumer_id, None)
         if place is not None:
             del self._waiting[place][consumer_id]
-
-
-logger = logging.getLogger(__name__)
-
-SAVE_S = 5.0
-"""Seconds for which ordinary changes of a consumer's health may stay unsaved."""
-SUSPEND_S = 60.0
-DISCOVER_SHARE = 20
-"""Discovery of due rows takes at most 1/20 of a pump's time."""
-DISCOVER_AT_ONCE = due_times.CONSUMERS_PER_QUERY
-RECOUNT_S = 0.1
-"""Seconds between two counts of the requests that former pumps have in flight."""
-FOLLOW_POLL_S = 0.02
-"""Seconds between two checks whether other pumps have applied the configuration."""
-
-
-_NEVER_SENT = (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE, Outcome.INTEGRITY_ERROR)
-"""Outcomes that say nothing about the consumer."""
 
 
 class Assignment:
@@ -516,12 +512,6 @@ def _part(view: ConsumerConfig, share: Share) -> ConsumerConfig:
     return view.within(recipients.part(view.max_in_flight, place, count), burst, count)
 
 
-def _differs(circuit: Circuit, saved: Circuit) -> bool:
-    """Whether a circuit has changed so that people or other pumps need to know at once."""
-    failing = circuit.failing_since is None, saved.failing_since is None
-    return circuit.state != saved.state or failing[0] != failing[1]
-
-
 def _next_circuit(circuit: Circuit, answer: Response, instant: float) -> Circuit:
     if answer.outcome.is_success:
         return breaker.after_success(circuit, instant)
@@ -539,6 +529,12 @@ def _next_circuit(circuit: Circuit, answer: Response, instant: float) -> Circuit
     if answer.outcome.slows_down:
         circuit = breaker.slowed(circuit, instant, answer.retry_after)
     return circuit
+
+
+def _differs(circuit: Circuit, saved: Circuit) -> bool:
+    """Whether a circuit has changed so that people or other pumps need to know at once."""
+    failing = circuit.failing_since is None, saved.failing_since is None
+    return circuit.state != saved.state or failing[0] != failing[1]
 
 
 def _arrival(view: ConsumerConfig) -> float:

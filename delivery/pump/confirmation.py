@@ -54,11 +54,6 @@ def unconfirmed() -> Iterator[None]:
         _here.skips = False
 
 
-def _behind(number: int) -> dict[int, datetime]:
-    found = registration.behind(number)
-    return {key: at for key, at in found.items() if _here.silent.get(key) != at}
-
-
 def wait() -> None:
     """Wait until every pump has applied what is committed, at most ``FENCE_S``. Raises nothing.
 
@@ -82,3 +77,8 @@ def wait() -> None:
     except DatabaseFailure as failure:
         logger.warning("cannot check whether all pumps have read a change: %s", failure)
         time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _behind(number: int) -> dict[int, datetime]:
+    found = registration.behind(number)
+    return {key: at for key, at in found.items() if _here.silent.get(key) != at}

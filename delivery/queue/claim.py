@@ -54,6 +54,7 @@ _EXPIRE = Transition(DeliveryState.CANCELLED, Reason.EXPIRED, due_in=None, charg
 _GIVE_UP = Transition(DeliveryState.DEAD, Reason.EXHAUSTED, due_in=None, charged=False)
 _WAIT = Transition(DeliveryState.QUEUED, Reason.LEASE_EXPIRED, due_in=0.0, charged=False)
 """A retry of a paused ordering key."""
+_INSTANTS = {"due_at", "accepted_at", "expires_at"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,6 @@ class _DueRow(NamedTuple):
     replay_id: int | None
 
 
-_INSTANTS = {"due_at", "accepted_at", "expires_at"}
 _COLUMNS = ", ".join(
     f"CAST({name} AS CHAR)" if name in _INSTANTS else name for name in _DueRow._fields
 )

@@ -87,14 +87,6 @@ class DeliverySerializer(ResponseSerializer):
         return cls.show(row)
 
 
-def _text_of(excerpt: bytes) -> str | None:
-    """Return the text, whose last character may be cut; None if it is not UTF-8."""
-    try:
-        return codecs.utf_8_decode(excerpt, "strict", False)[0]
-    except UnicodeDecodeError:
-        return None
-
-
 class _Excerpt(Text):
     """The beginning of a body that is UTF-8; left out if it is not."""
 
@@ -176,14 +168,6 @@ class Thousandths(Number):
         return round(value, 3)
 
 
-class _Part(Thousandths):
-    """The duration of one part of a round trip."""
-
-    def get_attribute(self, instance: Roundtrip) -> float:
-        """Milliseconds."""
-        return next(part.ms for part in instance.parts if part.name == self.source)
-
-
 class RoundtripSerializer(ResponseSerializer):
     """How long each part of a round trip took."""
 
@@ -255,3 +239,19 @@ class NoteSerializer(ResponseSerializer):
     event_type = Text()
     accepted_at = Instant()
     finished_at = Instant(allow_null=True)
+
+
+def _text_of(excerpt: bytes) -> str | None:
+    """Return the text, whose last character may be cut; None if it is not UTF-8."""
+    try:
+        return codecs.utf_8_decode(excerpt, "strict", False)[0]
+    except UnicodeDecodeError:
+        return None
+
+
+class _Part(Thousandths):
+    """The duration of one part of a round trip."""
+
+    def get_attribute(self, instance: Roundtrip) -> float:
+        """Milliseconds."""
+        return next(part.ms for part in instance.parts if part.name == self.source)

@@ -18,6 +18,8 @@ from channels_app.serializers.fields import (
 from delivery.serializers.base import Address
 from delivery.serializers.deliveries import DeliverySerializer, message_id
 
+_MAYBE: Mapping[str, Any] = {"required": False, "sometimes": True}
+
 
 class MessageSerializer(ResponseSerializer):
     """A message without its body, headers and producer; ``context_for`` makes its context."""
@@ -77,9 +79,6 @@ class CancelledMessageSerializer(MessageWithDeliveriesSerializer):
     """A message whose queued deliveries were cancelled."""
 
     cancelled_count = Whole(from_context=True, help_text="Deliveries that this call cancelled.")
-
-
-_MAYBE: Mapping[str, Any] = {"required": False, "sometimes": True}
 
 
 class ManyResultSerializer(ResponseSerializer):

@@ -41,10 +41,6 @@ def _lease_s() -> Number:
     return Number(1, MAX_LEASE_S, help_text="Seconds until the lease ends; default 30.", **UNSET)
 
 
-def _delay_s() -> Number:
-    return Number(0, MAX_DELAY_S, help_text="Seconds until it can be received again.", **UNSET)
-
-
 class ReceiveSerializer(RequestSerializer):
     """A call for messages."""
 
@@ -75,6 +71,10 @@ class LeaseExtensionOptions(RequestSerializer):
     """How long leases last from now on."""
 
     lease_s = _lease_s()
+
+
+def _delay_s() -> Number:
+    return Number(0, MAX_DELAY_S, help_text="Seconds until it can be received again.", **UNSET)
 
 
 class LeaseReleaseOptions(RequestSerializer):

@@ -16,6 +16,18 @@ from channels_app.core.errors import BrokerError
 SERVICE = "com.amazonaws.sqs#"
 FRAMEWORK = "com.amazon.coral.service#"
 """Prefix of errors in the JSON protocol: those of the service, and those common to AWS services."""
+NAMES = {
+    400: "MalformedInput",
+    403: "AccessDenied",
+    404: "QueueDoesNotExist",
+    411: "MalformedInput",
+    413: "RequestEntityTooLarge",
+    429: "RequestThrottled",
+    503: "ServiceUnavailable",
+    507: "ServiceUnavailable",
+}
+"""The name of a BrokerError by its status; of any other, InvalidParameterValue."""
+log = logging.getLogger(__name__)
 
 
 class Kind(NamedTuple):
@@ -27,6 +39,30 @@ class Kind(NamedTuple):
     """Its code in the Query protocol, which ``x-amzn-query-error`` repeats in the JSON protocol."""
     status: int = 400
     """HTTP status in the Query protocol. In the JSON protocol it is 400, except for ``SHARED``."""
+
+
+SHARED = {
+    "AccessDenied": Kind(FRAMEWORK + "AccessDeniedException", "AccessDenied", 403),
+    "IncompleteSignature": Kind(FRAMEWORK + "IncompleteSignatureException", "IncompleteSignature"),
+    "InternalFailure": Kind(FRAMEWORK + "InternalFailure", "InternalFailure", 500),
+    "InvalidAction": Kind(FRAMEWORK + "UnknownOperationException", "InvalidAction"),
+    "InvalidClientTokenId": Kind(
+        FRAMEWORK + "UnrecognizedClientException", "InvalidClientTokenId", 403
+    ),
+    "MalformedInput": Kind(FRAMEWORK + "SerializationException", "MalformedInput"),
+    "MissingAuthenticationToken": Kind(
+        FRAMEWORK + "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403
+    ),
+    "RequestEntityTooLarge": Kind(
+        FRAMEWORK + "RequestEntityTooLargeException", "RequestEntityTooLarge", 413
+    ),
+    "ServiceUnavailable": Kind(
+        FRAMEWORK + "ServiceUnavailableException", "ServiceUnavailable", 503
+    ),
+    "SignatureDoesNotMatch": Kind(
+        FRAMEWORK + "InvalidSignatureException", "SignatureDoesNotMatch", 403
+    ),
+}
 
 
 def _own(name: str, code: str = "", status: int = 400) -> Kind:
@@ -59,42 +95,6 @@ KINDS = {
     "TooManyEntriesInBatchRequest": _prefixed("TooManyEntriesInBatchRequest"),
     "UnsupportedOperation": _prefixed("UnsupportedOperation"),
 }
-SHARED = {
-    "AccessDenied": Kind(FRAMEWORK + "AccessDeniedException", "AccessDenied", 403),
-    "IncompleteSignature": Kind(FRAMEWORK + "IncompleteSignatureException", "IncompleteSignature"),
-    "InternalFailure": Kind(FRAMEWORK + "InternalFailure", "InternalFailure", 500),
-    "InvalidAction": Kind(FRAMEWORK + "UnknownOperationException", "InvalidAction"),
-    "InvalidClientTokenId": Kind(
-        FRAMEWORK + "UnrecognizedClientException", "InvalidClientTokenId", 403
-    ),
-    "MalformedInput": Kind(FRAMEWORK + "SerializationException", "MalformedInput"),
-    "MissingAuthenticationToken": Kind(
-        FRAMEWORK + "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403
-    ),
-    "RequestEntityTooLarge": Kind(
-        FRAMEWORK + "RequestEntityTooLargeException", "RequestEntityTooLarge", 413
-    ),
-    "ServiceUnavailable": Kind(
-        FRAMEWORK + "ServiceUnavailableException", "ServiceUnavailable", 503
-    ),
-    "SignatureDoesNotMatch": Kind(
-        FRAMEWORK + "InvalidSignatureException", "SignatureDoesNotMatch", 403
-    ),
-}
-
-
-NAMES = {
-    400: "MalformedInput",
-    403: "AccessDenied",
-    404: "QueueDoesNotExist",
-    411: "MalformedInput",
-    413: "RequestEntityTooLarge",
-    429: "RequestThrottled",
-    503: "ServiceUnavailable",
-    507: "ServiceUnavailable",
-}
-"""The name of a BrokerError by its status; of any other, InvalidParameterValue."""
-log = logging.getLogger(__name__)
 
 
 class SqsError(Exception):

@@ -13,14 +13,38 @@ from channels_app.conf import conf
 from channels_app.database import clock
 from channels_app.ingest.body import read_body
 from channels_app.registry import authentication
-from delivery.sqs import errors, protocol, signature
+from delivery.sqs import errors, management, messages, moves, protocol, signature
 from delivery.sqs.context import Context, ResultLater
 from delivery.sqs.errors import SqsError
-from delivery.sqs.operations import OPERATIONS
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A batch of 1 MiB with every second character escaped as six in JSON, and attributes in base64."""
 _QUEUE = re.compile(r"/[0-9]{12}/[A-Za-z0-9._-]{1,100}")
+OPERATIONS: Mapping[str, Callable[[Context, dict[str, Any]], dict[str, Any]]] = {
+    "AddPermission": management.refuse_permission,
+    "CancelMessageMoveTask": moves.cancel,
+    "ChangeMessageVisibility": messages.change_visibility,
+    "ChangeMessageVisibilityBatch": messages.change_visibility_batch,
+    "CreateQueue": management.create,
+    "DeleteMessage": messages.delete,
+    "DeleteMessageBatch": messages.delete_batch,
+    "DeleteQueue": management.delete,
+    "GetQueueAttributes": management.get_attributes,
+    "GetQueueUrl": management.get_url,
+    "ListDeadLetterSourceQueues": management.list_sources,
+    "ListMessageMoveTasks": moves.list_tasks,
+    "ListQueueTags": management.list_tags,
+    "ListQueues": management.list_queues,
+    "PurgeQueue": management.purge,
+    "ReceiveMessage": messages.receive,
+    "RemovePermission": management.refuse_permission,
+    "SendMessage": messages.send,
+    "SendMessageBatch": messages.send_batch,
+    "SetQueueAttributes": management.set_attributes,
+    "StartMessageMoveTask": moves.start,
+    "TagQueue": management.tag,
+    "UntagQueue": management.untag,
+}
 
 
 class HandlerResponse(NamedTuple):
@@ -78,26 +102,6 @@ def answer(meta: Mapping[str, Any], defer: Defer | None = None) -> HandlerRespon
     return done._replace(is_read=bool(body))
 
 
-def _done(call: protocol.Call, result: dict[str, Any], request_id: str) -> HandlerResponse:
-    kind = protocol.JSON if call.is_json else protocol.XML
-    headers = [("Content-Type", kind), ("x-amzn-RequestId", request_id)]
-    return HandlerResponse(200, headers, protocol.write(call, result, request_id), is_read=True)
-
-
-def _refused(failure: Exception, meta: Mapping[str, Any], request_id: str) -> HandlerResponse:
-    error, as_json = errors.of(failure), protocol.is_json(meta)
-    headers = [
-        ("Content-Type", protocol.JSON if as_json else protocol.XML),
-        ("x-amzn-RequestId", request_id),
-    ]
-    if as_json:
-        who = "Sender" if error.is_senders else "Receiver"
-        headers.append(("x-amzn-query-error", f"{error.kind.query_code};{who}"))
-    status = error.json_status if as_json else error.kind.status
-    text = protocol.write_error(error, as_json=as_json, request_id=request_id)
-    return HandlerResponse(status, headers, text, is_read=True)
-
-
 def _call(
     meta: Mapping[str, Any], read: list[bytes], defer: Defer | None, request_id: str
 ) -> tuple[protocol.Call, dict[str, Any]]:
@@ -146,6 +150,26 @@ def _deferring(
         return answer
 
     return begin
+
+
+def _done(call: protocol.Call, result: dict[str, Any], request_id: str) -> HandlerResponse:
+    kind = protocol.JSON if call.is_json else protocol.XML
+    headers = [("Content-Type", kind), ("x-amzn-RequestId", request_id)]
+    return HandlerResponse(200, headers, protocol.write(call, result, request_id), is_read=True)
+
+
+def _refused(failure: Exception, meta: Mapping[str, Any], request_id: str) -> HandlerResponse:
+    error, as_json = errors.of(failure), protocol.is_json(meta)
+    headers = [
+        ("Content-Type", protocol.JSON if as_json else protocol.XML),
+        ("x-amzn-RequestId", request_id),
+    ]
+    if as_json:
+        who = "Sender" if error.is_senders else "Receiver"
+        headers.append(("x-amzn-query-error", f"{error.kind.query_code};{who}"))
+    status = error.json_status if as_json else error.kind.status
+    text = protocol.write_error(error, as_json=as_json, request_id=request_id)
+    return HandlerResponse(status, headers, text, is_read=True)
 
 
 def _base_url(meta: Mapping[str, Any]) -> str:

@@ -31,6 +31,8 @@ DEDUPLICATION_S = 300
 """Seconds for which a FIFO queue remembers a deduplication id."""
 Parameters = dict[str, Any]
 Result = dict[str, Any]
+_CHANNELS = frozenset({"FifoQueue", "MaximumMessageSize", "SqsManagedSseEnabled"})
+"""Attributes of the channel, or given by the name."""
 
 
 def create(context: Context, parameters: Parameters) -> Result:
@@ -56,13 +58,6 @@ def create(context: Context, parameters: Parameters) -> Result:
         if shown.get(attribute, "false" if attribute == "FifoQueue" else "") != value:
             raise _exists(attribute)
     return {"QueueUrl": context.url_of(queue.name)}
-
-
-def _exists(attribute: str) -> SqsError:
-    detail = (
-        f"A queue already exists with the same name and a different value for attribute {attribute}"
-    )
-    return SqsError("QueueNameExists", detail)
 
 
 def delete(context: Context, parameters: Parameters) -> Result:
@@ -189,6 +184,59 @@ def refuse_permission(context: Context, parameters: Parameters) -> Result:
     )
 
 
+def waiting(queue: QueueView) -> Waiting:
+    """Return the number of the queue's messages."""
+    return backlog.count(queue.consumer.id, queue.channel.id, clock.now())
+
+
+def _tags(given: object) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise SqsError("MalformedInput", "Tags must be a map.")
+    for name, value in given.items():
+        if not (isinstance(value, str) and 1 <= len(name) <= 128 and len(value) <= 256):
+            raise errors.invalid(
+                "Tags", name[:128], "1 to 128 and 0 to 256 characters are allowed."
+            )
+        if not (attributes.is_text(name) and attributes.is_text(value)):
+            raise errors.invalid("Tags", name, "It has characters that are not allowed.")
+    return _checked(given)
+
+
+def _checked(tags: dict[str, str]) -> dict[str, str]:
+    if len(tags) > MAX_TAGS:
+        raise SqsError("OverLimit", f"A queue has at most {MAX_TAGS} tags.")
+    return tags
+
+
+def _is_as_created(consumer: ConsumerConfig, name: str, given: dict[str, str]) -> bool:
+    """Whether the consumer is what CreateQueue registers for a queue with these attributes."""
+    wanted = _of_consumer(given)
+    letters = wanted["dead_letter_channel"] and config_cache.channel(wanted["dead_letter_channel"])
+    return (
+        consumer.client_id == CLIENT_ID
+        and consumer.mode == Consumer.Mode.PULL
+        and consumer.ordering == name.endswith(queues.FIFO)
+        and consumer.lapsed_leases == wanted["lapsed_leases"]
+        and consumer.retry.max_attempts == wanted["max_attempts"]
+        and consumer.dead_letter_channel_id == (letters.id if letters else None)
+    )
+
+
+def _of_consumer(given: dict[str, str]) -> dict[str, Any]:
+    """Return settings of the pull consumer.
+
+    Each receive counts as an attempt, and a released message is due at once.
+    """
+    policy = given.get("RedrivePolicy")
+    redrive = queues.read_redrive(policy) if policy else None
+    return {
+        "retry": [0],
+        "lapsed_leases": "charged",
+        "max_attempts": redrive.max_receives if redrive else queues.MAX_RECEIVES,
+        "dead_letter_channel": queues.find(redrive.target).channel.slug if redrive else None,
+    }
+
+
 def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, str]) -> None:
     """Register channel and consumer, then store the row; go on where another call broke off.
 
@@ -218,6 +266,26 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
             raise _exists(min(differing)[0])
 
     transactions.run(store, on_collision=lambda: None)
+
+
+def _check_redrive(context: Context, name: str, given: dict[str, str], is_fifo: bool) -> None:
+    text = given.get("RedrivePolicy")
+    if not text:
+        return
+    policy = queues.read_redrive(text)
+    try:
+        target = context.named(policy.target, "register")
+    except SqsError:
+        reason = "Dead letter target does not exist."
+        raise errors.invalid("RedrivePolicy", text, reason) from None
+    if target.is_fifo != is_fifo:
+        reason = "Dead-letter queue must be same type of queue as the source."
+        raise errors.invalid("RedrivePolicy", text, reason)
+    allowed = target.set_attributes.get("RedriveAllowPolicy")
+    permission, sources = queues.read_allow(allowed) if allowed else ("allowAll", ())
+    if permission == "denyAll" or (permission == "byQueue" and name not in sources):
+        reason = "Queue does not have permission to use the dead-letter queue."
+        raise errors.invalid("RedrivePolicy", text, reason)
 
 
 def _register(context: Context, name: str, given: dict[str, str]) -> int:
@@ -250,24 +318,6 @@ def _register(context: Context, name: str, given: dict[str, str]) -> int:
     return done.row.id
 
 
-def _is_as_created(consumer: ConsumerConfig, name: str, given: dict[str, str]) -> bool:
-    """Whether the consumer is what CreateQueue registers for a queue with these attributes."""
-    wanted = _of_consumer(given)
-    letters = wanted["dead_letter_channel"] and config_cache.channel(wanted["dead_letter_channel"])
-    return (
-        consumer.client_id == CLIENT_ID
-        and consumer.mode == Consumer.Mode.PULL
-        and consumer.ordering == name.endswith(queues.FIFO)
-        and consumer.lapsed_leases == wanted["lapsed_leases"]
-        and consumer.retry.max_attempts == wanted["max_attempts"]
-        and consumer.dead_letter_channel_id == (letters.id if letters else None)
-    )
-
-
-_CHANNELS = frozenset({"FifoQueue", "MaximumMessageSize", "SqsManagedSseEnabled"})
-"""Attributes of the channel, or given by the name."""
-
-
 def _of_channel(given: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "MaximumMessageSize" in given:
@@ -277,71 +327,11 @@ def _of_channel(given: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def _of_consumer(given: dict[str, str]) -> dict[str, Any]:
-    """Return settings of the pull consumer.
-
-    Each receive counts as an attempt, and a released message is due at once.
-    """
-    policy = given.get("RedrivePolicy")
-    redrive = queues.read_redrive(policy) if policy else None
-    return {
-        "retry": [0],
-        "lapsed_leases": "charged",
-        "max_attempts": redrive.max_receives if redrive else queues.MAX_RECEIVES,
-        "dead_letter_channel": queues.find(redrive.target).channel.slug if redrive else None,
-    }
-
-
-def _set(context: Context, queue: QueueView, given: dict[str, str]) -> None:
-    if of_channel := _of_channel(given):
-        context.authorize("admin")
-        channels.patch(queue.channel.slug, of_channel, principal=context.principal)
-    if "RedrivePolicy" in given:
-        consumers.patch(
-            queue.channel.slug,
-            queue.consumer.client_id,
-            _of_consumer(given),
-            principal=context.principal,
-        )
-    row = _row(queue)
-    kept = {name: value for name, value in given.items() if name not in _CHANNELS}
-    merged = {**row.attributes, **kept}
-    row.attributes = {name: value for name, value in merged.items() if value}
-    row.save()
-
-
-def _row(queue: QueueView) -> Queue:
-    """Return the queue's row, or a new one for a channel that has none."""
-    return queue.row or Queue(name=queue.name, consumer_id=queue.consumer.id)
-
-
-def _check_redrive(context: Context, name: str, given: dict[str, str], is_fifo: bool) -> None:
-    text = given.get("RedrivePolicy")
-    if not text:
-        return
-    policy = queues.read_redrive(text)
-    try:
-        target = context.named(policy.target, "register")
-    except SqsError:
-        reason = "Dead letter target does not exist."
-        raise errors.invalid("RedrivePolicy", text, reason) from None
-    if target.is_fifo != is_fifo:
-        reason = "Dead-letter queue must be same type of queue as the source."
-        raise errors.invalid("RedrivePolicy", text, reason)
-    allowed = target.set_attributes.get("RedriveAllowPolicy")
-    permission, sources = queues.read_allow(allowed) if allowed else ("allowAll", ())
-    if permission == "denyAll" or (permission == "byQueue" and name not in sources):
-        reason = "Queue does not have permission to use the dead-letter queue."
-        raise errors.invalid("RedrivePolicy", text, reason)
-
-
-def waiting(queue: QueueView) -> Waiting:
-    """Return the number of the queue's messages."""
-    return backlog.count(queue.consumer.id, queue.channel.id, clock.now())
-
-
-def _counts(queue: QueueView) -> dict[str, str]:
-    return dict(zip(COUNTS, map(str, waiting(queue)), strict=True))
+def _exists(attribute: str) -> SqsError:
+    detail = (
+        f"A queue already exists with the same name and a different value for attribute {attribute}"
+    )
+    return SqsError("QueueNameExists", detail)
 
 
 def _purge(context: Context, queue: QueueView) -> None:
@@ -392,25 +382,6 @@ def _lease_of(row: Delivery) -> Lease:
     )
 
 
-def _tags(given: object) -> dict[str, str]:
-    if not isinstance(given, dict):
-        raise SqsError("MalformedInput", "Tags must be a map.")
-    for name, value in given.items():
-        if not (isinstance(value, str) and 1 <= len(name) <= 128 and len(value) <= 256):
-            raise errors.invalid(
-                "Tags", name[:128], "1 to 128 and 0 to 256 characters are allowed."
-            )
-        if not (attributes.is_text(name) and attributes.is_text(value)):
-            raise errors.invalid("Tags", name, "It has characters that are not allowed.")
-    return _checked(given)
-
-
-def _checked(tags: dict[str, str]) -> dict[str, str]:
-    if len(tags) > MAX_TAGS:
-        raise SqsError("OverLimit", f"A queue has at most {MAX_TAGS} tags.")
-    return tags
-
-
 def _page(context: Context, parameters: Parameters, names: Sequence[str], key: str) -> Result:
     """Return a page of queue URLs; without MaxResults the first thousand, and no token."""
     limit, token = parameters.get("MaxResults"), parameters.get("NextToken")
@@ -436,3 +407,30 @@ def _after(token: object) -> str:
         return base64.urlsafe_b64decode(str(token).encode()).decode()
     except (BadBase64, ValueError):
         raise errors.invalid("NextToken", token, "It is not one that was given out.") from None
+
+
+def _counts(queue: QueueView) -> dict[str, str]:
+    return dict(zip(COUNTS, map(str, waiting(queue)), strict=True))
+
+
+def _set(context: Context, queue: QueueView, given: dict[str, str]) -> None:
+    if of_channel := _of_channel(given):
+        context.authorize("admin")
+        channels.patch(queue.channel.slug, of_channel, principal=context.principal)
+    if "RedrivePolicy" in given:
+        consumers.patch(
+            queue.channel.slug,
+            queue.consumer.client_id,
+            _of_consumer(given),
+            principal=context.principal,
+        )
+    row = _row(queue)
+    kept = {name: value for name, value in given.items() if name not in _CHANNELS}
+    merged = {**row.attributes, **kept}
+    row.attributes = {name: value for name, value in merged.items() if value}
+    row.save()
+
+
+def _row(queue: QueueView) -> Queue:
+    """Return the queue's row, or a new one for a channel that has none."""
+    return queue.row or Queue(name=queue.name, consumer_id=queue.consumer.id)

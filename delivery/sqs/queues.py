@@ -38,6 +38,19 @@ MAX_DELAY_S = 3660 * 86_400
 """SQS allows up to 900. A channel may allow less than this (``max_future_days``)."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 _ARN = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]*:[0-9]*:([A-Za-z0-9_.-]+)")
+CHOICES = {
+    "FifoQueue": ("true", "false"),
+    "ContentBasedDeduplication": ("true", "false"),
+    "SqsManagedSseEnabled": ("true", "false"),
+    "DeduplicationScope": ("queue", "messageGroup"),
+    "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
+}
+FIFO_ONLY = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+COUNTS = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
 
 
 class Number(NamedTuple):
@@ -56,21 +69,8 @@ NUMBERS = {
     "MaximumMessageSize": Number(MAX_SIZE, 1024, MAX_SIZE),
     "KmsDataKeyReusePeriodSeconds": Number(300, 60, 86_400),
 }
-CHOICES = {
-    "FifoQueue": ("true", "false"),
-    "ContentBasedDeduplication": ("true", "false"),
-    "SqsManagedSseEnabled": ("true", "false"),
-    "DeduplicationScope": ("queue", "messageGroup"),
-    "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
-}
-FIFO_ONLY = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
 SETTABLE = frozenset(
     {*NUMBERS, *CHOICES, "KmsMasterKeyId", "Policy", "RedriveAllowPolicy", "RedrivePolicy"}
-)
-COUNTS = (
-    "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesNotVisible",
-    "ApproximateNumberOfMessagesDelayed",
 )
 READABLE = SETTABLE | {*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn"}
 
@@ -306,6 +306,16 @@ def shown(queue: QueueView, region: str) -> dict[str, str]:
     return found | kept
 
 
+def _object(name: str, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise errors.invalid(name, text, "It is not a JSON object.")
+    return found
+
+
 def _clean(name: str, value: object) -> str:
     if name not in SETTABLE:
         raise SqsError("InvalidAttributeName", f"Unknown Attribute {name}.")
@@ -332,16 +342,6 @@ def _clean(name: str, value: object) -> str:
     if name == "RedriveAllowPolicy" and value:
         read_allow(value)
     return value
-
-
-def _object(name: str, text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise errors.invalid(name, text, "It is not a JSON object.")
-    return found
 
 
 def _seconds(instant: datetime | None) -> str:

@@ -20,6 +20,44 @@ from delivery.transport import errors
 from delivery.transport.dns import Place
 from delivery.transport.errors import Failure
 
+# These headers frame the message or control the connection. Conflicting values allow request
+# smuggling, so only the sender writes them (RFC 9110 7.6.1, RFC 9112 6).
+_SENDERS_OWN = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
+
+# A header without a value makes libcurl omit its own: no wait for "100 Continue", and no default
+# Content-Type if the call has none.
+_TAKEN_AWAY = ["Expect:", "Content-Type:"]
+_EXPECTING = ["Expect: 100-continue", "Content-Type:"]
+_HTTP_VERSIONS = {
+    True: pycurl.CURL_HTTP_VERSION_2TLS,
+    False: pycurl.CURL_HTTP_VERSION_1_1,
+}
+"""By `Call.may_use_http2`."""
+_ORIGIN = re.compile(r"[^/?#]*//[^/?#]*")
+_KEPT_HEADER_BYTES = 2048
+_END_OF_HEADERS = re.compile(rb"\n\r?\n")
+_RETRY_NEVER = re.compile(
+    rb"^hookstation-retry:[ \t]*never[ \t]*\r?$", re.IGNORECASE | re.MULTILINE
+)
+_RETRY_AFTER = re.compile(rb"^retry-after:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_SMALL_BODY = 4096
+_ABORT = -1
+"""A callback's return value that makes libcurl abort the transfer."""
+
+
 # Named tuples instead of the usual frozen dataclasses: one of each is created for every POST, and a
 # frozen dataclass of eleven fields alone takes 1.6 of the 30 microseconds that a POST costs.
 
@@ -76,29 +114,6 @@ class CallRefused(Exception):
     """The call cannot be sent as it is; the message is a sentence that says why."""
 
 
-# These headers frame the message or control the connection. Conflicting values allow request
-# smuggling, so only the sender writes them (RFC 9110 7.6.1, RFC 9112 6).
-_SENDERS_OWN = frozenset(
-    {
-        "connection",
-        "content-length",
-        "expect",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
-
-# A header without a value makes libcurl omit its own: no wait for "100 Continue", and no default
-# Content-Type if the call has none.
-_TAKEN_AWAY = ["Expect:", "Content-Type:"]
-_EXPECTING = ["Expect: 100-continue", "Content-Type:"]
-
-
 def header_lines(headers: Sequence[tuple[str, str]], *, expects: bool) -> list[bytes]:
     """Return the headers in libcurl's form. Raises CallRefused for forbidden ones.
 
@@ -119,42 +134,6 @@ def header_lines(headers: Sequence[tuple[str, str]], *, expects: bool) -> list[b
         return text.encode("latin-1").split(b"\n")
     except UnicodeEncodeError:
         raise CallRefused("A request header holds a character outside Latin-1.") from None
-
-
-# Calls to one consumer have the same header names again and again.
-@functools.lru_cache(maxsize=4096)
-def _names_fault(names: tuple[str, ...]) -> str:
-    for name in names:
-        if not _TOKEN.match(name):
-            return f"{name[:60]!r} is not a header name."
-        if name.lower() in _SENDERS_OWN:
-            return f"The request header {name} is set by the broker."
-    return ""
-
-
-_HTTP_VERSIONS = {
-    True: pycurl.CURL_HTTP_VERSION_2TLS,
-    False: pycurl.CURL_HTTP_VERSION_1_1,
-}
-"""By `Call.may_use_http2`."""
-_ORIGIN = re.compile(r"[^/?#]*//[^/?#]*")
-_KEPT_HEADER_BYTES = 2048
-_END_OF_HEADERS = re.compile(rb"\n\r?\n")
-_RETRY_NEVER = re.compile(
-    rb"^hookstation-retry:[ \t]*never[ \t]*\r?$", re.IGNORECASE | re.MULTILINE
-)
-_RETRY_AFTER = re.compile(rb"^retry-after:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
-_SMALL_BODY = 4096
-_ABORT = -1
-"""A callback's return value that makes libcurl abort the transfer."""
-
-
-class _BorrowedHandle(socket.socket):
-    """A socket of which pycurl keeps a duplicate; the original closes without a warning."""
-
-    def __del__(self) -> None:
-        if self.fileno() >= 0:  # else it could not be opened
-            self.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,14 +412,15 @@ class Handle:
         return None
 
 
-def _has_route(family: int, peer: Any) -> bool:
-    """Whether this host can reach the address's network; sends nothing."""
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as unused:
-            unused.connect(peer)
-    except OSError as error:
-        return error.errno != errno.ENETUNREACH
-    return True
+# Calls to one consumer have the same header names again and again.
+@functools.lru_cache(maxsize=4096)
+def _names_fault(names: tuple[str, ...]) -> str:
+    for name in names:
+        if not _TOKEN.match(name):
+            return f"{name[:60]!r} is not a header name."
+        if name.lower() in _SENDERS_OWN:
+            return f"The request header {name} is set by the broker."
+    return ""
 
 
 def _final(headers: bytes) -> bytes:
@@ -454,3 +434,21 @@ def _retry_after(headers: bytes) -> float | None:
         return None
     # A date is compared with the clock that measures the wait, not with this host's.
     return outcome.parse_retry_after(found[1].decode("latin-1"), clock.now())
+
+
+def _has_route(family: int, peer: Any) -> bool:
+    """Whether this host can reach the address's network; sends nothing."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as unused:
+            unused.connect(peer)
+    except OSError as error:
+        return error.errno != errno.ENETUNREACH
+    return True
+
+
+class _BorrowedHandle(socket.socket):
+    """A socket of which pycurl keeps a duplicate; the original closes without a warning."""
+
+    def __del__(self) -> None:
+        if self.fileno() >= 0:  # else it could not be opened
+            self.close()

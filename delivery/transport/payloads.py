@@ -22,21 +22,17 @@ from delivery.core.outcome import Outcome
 from delivery.transport import Call, Sender
 
 logger = logging.getLogger(__name__)
-
 SMALL_BYTES = 64 * 1024
 """Bodies up to this size are read with the message; larger ones only when they are needed."""
 KEPT_BYTES = 8 * 1024 * 1024
 """Bytes of bodies that a cache keeps for consumers that claim later."""
 READ_AT_ONCE = 500
-
 _COLUMNS = f"""
 SELECT m.id, m.content_type, m.headers, m.consumer_count, m.body_bytes,
     CASE WHEN m.body_bytes <= %s THEN b.data END, b.key_id
 FROM {Message._meta.db_table} m
 LEFT JOIN {MessageBody._meta.db_table} b ON b.message_id = m.id
 WHERE m.id IN """
-
-
 Row: TypeAlias = tuple[Any, ...]
 """A message's row as `select_payloads` returns it."""
 
@@ -138,34 +134,6 @@ class PayloadCache:
         self._room += self._kept.pop(key)[0].size
 
 
-def _read(message_ids: Collection[int], *, largest: int) -> Iterable[Row]:
-    keys = sorted(message_ids)
-    for start in range(0, len(keys), READ_AT_ONCE):
-        yield from raw.read(*select_payloads(keys[start : start + READ_AT_ONCE], largest))
-
-
-def _open(found: Row) -> Payload:
-    message_id, content_type, headers, _, size, data, key_id = found
-    forwarded: dict[str, str] = {}
-    try:
-        if headers != "{}":
-            forwarded = data_encryption.decrypt_headers(message_id, json.loads(headers))
-        if key_id is None:
-            return Payload(content_type, forwarded, None, size, "The stored body is missing.")
-        if data is None:
-            return Payload(content_type, forwarded, None, size)
-        body = data_encryption.decrypt_body(message_id, bytes(data), key_id)
-    except Changed as error:
-        logger.error("message %s cannot be sent: %s", ids.to_public(ids.MESSAGE, message_id), error)
-        outcome = Outcome.INTEGRITY_ERROR
-        return Payload(content_type, forwarded, None, size, str(error), outcome=outcome)
-    except KeyMissing as error:
-        return Payload(content_type, forwarded, None, size, str(error), error.key_id)
-    except Unreadable as error:
-        return Payload(content_type, forwarded, None, size, str(error))
-    return Payload(content_type, forwarded, body, len(body))
-
-
 def sender(max_connections: int) -> Sender:
     """Return a sender with this installation's limits; keeps at most ``max_connections`` open."""
     return Sender(
@@ -250,10 +218,32 @@ def call(
     )
 
 
-def _ack_url(view: ConsumerConfig, mark: DeliveryMetadata) -> str:
-    if not (view.ack and view.ack["mode"] == "callback" and mark.delivery_id):
-        return ""
-    return f"{conf().public_url}/acks/{callbacks.token(mark.delivery_id)}"
+def _open(found: Row) -> Payload:
+    message_id, content_type, headers, _, size, data, key_id = found
+    forwarded: dict[str, str] = {}
+    try:
+        if headers != "{}":
+            forwarded = data_encryption.decrypt_headers(message_id, json.loads(headers))
+        if key_id is None:
+            return Payload(content_type, forwarded, None, size, "The stored body is missing.")
+        if data is None:
+            return Payload(content_type, forwarded, None, size)
+        body = data_encryption.decrypt_body(message_id, bytes(data), key_id)
+    except Changed as error:
+        logger.error("message %s cannot be sent: %s", ids.to_public(ids.MESSAGE, message_id), error)
+        outcome = Outcome.INTEGRITY_ERROR
+        return Payload(content_type, forwarded, None, size, str(error), outcome=outcome)
+    except KeyMissing as error:
+        return Payload(content_type, forwarded, None, size, str(error), error.key_id)
+    except Unreadable as error:
+        return Payload(content_type, forwarded, None, size, str(error))
+    return Payload(content_type, forwarded, body, len(body))
+
+
+def _read(message_ids: Collection[int], *, largest: int) -> Iterable[Row]:
+    keys = sorted(message_ids)
+    for start in range(0, len(keys), READ_AT_ONCE):
+        yield from raw.read(*select_payloads(keys[start : start + READ_AT_ONCE], largest))
 
 
 def _signatures(signer: Signer, message_id: str, timestamp: int, body: bytes, now: datetime) -> str:
@@ -268,3 +258,9 @@ def _signatures(signer: Signer, message_id: str, timestamp: int, body: bytes, no
 
 def _valid(keys: Sequence[tuple[bytes, datetime | None]], now: datetime) -> list[bytes]:
     return [key for key, expires_at in keys if expires_at is None or expires_at > now]
+
+
+def _ack_url(view: ConsumerConfig, mark: DeliveryMetadata) -> str:
+    if not (view.ack and view.ack["mode"] == "callback" and mark.delivery_id):
+        return ""
+    return f"{conf().public_url}/acks/{callbacks.token(mark.delivery_id)}"

@@ -14,7 +14,6 @@ from channels_app.core.networks import Networks
 from delivery.core.outcome import Outcome
 from delivery.transport import dns, errors
 from delivery.transport.dns import CachedAddresses, Names, Place
-from delivery.transport.early import LARGE_BODY, EarlyAnswers
 from delivery.transport.handle import Call, CallRefused, Handle, Limits, Response
 
 _EVENTS = {
@@ -22,6 +21,9 @@ _EVENTS = {
     pycurl.POLL_OUT: select.EPOLLOUT,
     pycurl.POLL_INOUT: select.EPOLLIN | select.EPOLLOUT,
 }
+LARGE_BODY = 16 * 1024
+"""Bytes up to which a body is never held back: they mostly arrive with the headers."""
+_MAX_URLS = 1000
 
 
 class Sender:
@@ -276,11 +278,38 @@ class Sender:
             self._due = 0.0 if timeout_ms == 0 else None
 
 
-def _action(events: int) -> int:
-    """Translate epoll events for libcurl: an error counts as both readable and writable."""
-    reads = pycurl.CSELECT_IN if events & ~select.EPOLLOUT else 0
-    writes = pycurl.CSELECT_OUT if events & ~select.EPOLLIN else 0
-    return reads | writes
+class EarlyAnswers:
+    """URLs whose last large request broke, or was answered before its body was sent.
+
+    Such a receiver closes with a part of the body unread, so its kernel sends a reset. That
+    discards an answer that has not left yet: over TLS often, since Nagle's algorithm holds it back
+    until the session tickets are acknowledged. Nothing is left to read here. The next large body
+    therefore waits until the receiver asks for it or answers (``Expect: 100-continue``, RFC 9110
+    10.1.1), which costs a round trip, or a second if the receiver does not know that header.
+    """
+
+    def __init__(self) -> None:
+        self._urls = set[str]()
+
+    def awaits(self, call: Call) -> bool:
+        """Whether a call's body waits for an early answer."""
+        return len(call.body) > LARGE_BODY and call.url in self._urls
+
+    def learn(self, handle: Handle, answer: Response) -> None:
+        """Note how a call with a large body has ended.
+
+        If waiting did not help, the next call does without: the header itself may be the cause.
+        """
+        if answer.outcome.is_success or answer.outcome is Outcome.THROTTLED:
+            is_early = not handle.has_sent_all
+        else:
+            is_early = answer.outcome is Outcome.CONNECTION_RESET and not handle.expects
+        if not is_early:
+            self._urls.discard(handle.call.url)
+            return
+        if len(self._urls) >= _MAX_URLS:
+            self._urls.clear()
+        self._urls.add(handle.call.url)
 
 
 def _machines_cas() -> str:
@@ -303,3 +332,10 @@ def _unsent(call: Call, outcome: Outcome, sentence: str, total_ms: int) -> Respo
         total_ms=total_ms,
         remote_address="",
     )
+
+
+def _action(events: int) -> int:
+    """Translate epoll events for libcurl: an error counts as both readable and writable."""
+    reads = pycurl.CSELECT_IN if events & ~select.EPOLLOUT else 0
+    writes = pycurl.CSELECT_OUT if events & ~select.EPOLLIN else 0
+    return reads | writes

@@ -120,6 +120,18 @@ class _Turns:
 _turns = _Turns()
 
 
+def sample(view: ConsumerConfig, now: datetime) -> tuple[str, bytes]:
+    """Return a matching event type, and its example or a generated body."""
+    described = EventType.objects.filter(channel_id=view.channel_id, example__isnull=False)
+    for name in described.order_by("deprecated", "name").values_list("name", flat=True):
+        if names.matches(view.event_types, name):
+            return name, _json(described.get(name=name).example)
+    chosen = next((name for name in view.event_types if names.event_type(name) is None), "")
+    text = f"A sample for {view.client_id} on {view.channel_slug}; there is nothing to do."
+    body = {"type": chosen or "test", "timestamp": times.text(now), "data": {"message": text}}
+    return chosen, _json(body)
+
+
 def _probe(view: ConsumerConfig, signer: Signer) -> Probed:
     now = clock.now()
     event_type, body = sample(view, now)
@@ -137,22 +149,6 @@ def _probe(view: ConsumerConfig, signer: Signer) -> Probed:
     return Probed(mark.message_id, event_type, body, answer)
 
 
-def sample(view: ConsumerConfig, now: datetime) -> tuple[str, bytes]:
-    """Return a matching event type, and its example or a generated body."""
-    described = EventType.objects.filter(channel_id=view.channel_id, example__isnull=False)
-    for name in described.order_by("deprecated", "name").values_list("name", flat=True):
-        if names.matches(view.event_types, name):
-            return name, _json(described.get(name=name).example)
-    chosen = next((name for name in view.event_types if names.event_type(name) is None), "")
-    text = f"A sample for {view.client_id} on {view.channel_slug}; there is nothing to do."
-    body = {"type": chosen or "test", "timestamp": times.text(now), "data": {"message": text}}
-    return chosen, _json(body)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-
 def _send(call: Call) -> Response:
     sender = payloads.sender(max_connections=1)
     try:
@@ -163,3 +159,7 @@ def _send(call: Call) -> Response:
     finally:
         sender.close()
     return answers[0]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -278,6 +278,24 @@ def options_of(url: str, run_id: int) -> tuple[str, dict[str, Any]]:
     return found[0][0], json.loads(found[0][1])
 
 
+def failpoint(name: str) -> None:
+    """Kill the process when the file that FAILPOINT names contains this name, for crash tests.
+
+    The process renames the file first, as in the broker, so that its successor passes.
+    """
+    path = settings.get(FAILPOINT)
+    if not path:
+        return
+    with suppress(FileNotFoundError):
+        if Path(path).read_text() == name:
+            os.rename(path, f"{path}.reached")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _replace_options(database: Database, run_id: int, options: dict[str, Any]) -> None:
+    database.execute(f"UPDATE {RUNS} SET options = %s WHERE id = %s", [json.dumps(options), run_id])
+
+
 def _lock(database: Database, job: str, run_id: int, private: Sequence[str]) -> None:
     now = database.now()
     held = database.read(
@@ -300,21 +318,3 @@ def _lock(database: Database, job: str, run_id: int, private: Sequence[str]) -> 
         f"INSERT INTO {LOCKS} (job, run_id, until) VALUES (%s, %s, %s)",
         [job, run_id, now + LOCK_TTL],
     )
-
-
-def _replace_options(database: Database, run_id: int, options: dict[str, Any]) -> None:
-    database.execute(f"UPDATE {RUNS} SET options = %s WHERE id = %s", [json.dumps(options), run_id])
-
-
-def failpoint(name: str) -> None:
-    """Kill the process when the file that FAILPOINT names contains this name, for crash tests.
-
-    The process renames the file first, as in the broker, so that its successor passes.
-    """
-    path = settings.get(FAILPOINT)
-    if not path:
-        return
-    with suppress(FileNotFoundError):
-        if Path(path).read_text() == name:
-            os.rename(path, f"{path}.reached")
-            os.kill(os.getpid(), signal.SIGKILL)

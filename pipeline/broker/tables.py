@@ -16,6 +16,7 @@ EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
 TIME_SHIFT = 22
 """A key is the milliseconds since then, shifted left by this many bits, plus lower bits."""
 LARGEST_KEY = (1 << 63) - 1
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,42 +54,19 @@ class Table:
         return f"SELECT {selected} FROM {self.source} WHERE {where}"
 
 
+RESTORED_KEYS = Table(
+    "restored_keys",
+    "delivery_restoredmessage r",
+    "r.message_id",
+    (Column("id", pa.int64(), "r.message_id"),),
+)
+"""Messages that a replay restored from the lake: both the tables and the lake have them."""
+
+
 def _columns(prefix: str, **types: pa.DataType) -> tuple[Column, ...]:
     return tuple(Column(name, kind, f"{prefix}.{name}") for name, kind in types.items())
 
 
-MESSAGE_COLUMNS = _columns(
-    "m",
-    id=pa.int64(),
-    channel_id=pa.int64(),
-    producer_id=pa.int64(),
-    state=pa.string(),
-    event_type=pa.string(),
-    priority=pa.int16(),
-    ordering_key=pa.string(),
-    idempotency_key=pa.string(),
-    content_type=pa.string(),
-    headers=pa.string(),
-    body_bytes=pa.int64(),
-    accepted_at=INSTANT,
-    due_at=INSTANT,
-    expires_at=INSTANT,
-    consumer_count=pa.int32(),
-    version=pa.int32(),
-)
-MESSAGES = Table("messages", "channels_app_message m", "m.id", MESSAGE_COLUMNS)
-"""Messages without their bodies, for everything that counts messages."""
-MESSAGES_WITH_BODIES = Table(
-    "messages",
-    "channels_app_message m LEFT JOIN channels_app_messagebody b ON b.message_id = m.id",
-    "m.id",
-    (
-        *MESSAGE_COLUMNS,
-        Column("body", pa.binary(), "b.data"),
-        Column("body_key_id", pa.string(), "b.key_id"),
-    ),
-)
-"""Messages as they are archived, with the body as stored: encrypted or plain."""
 DELIVERIES = Table(
     "deliveries",
     "delivery_delivery d",
@@ -146,20 +124,39 @@ ATTEMPTS_ONLY = Table("attempts", "delivery_attempt a", "a.id", ATTEMPT_COLUMNS)
 """Attempts without the columns of their deliveries."""
 ATTEMPTS_OF_DELIVERIES = Table("attempts", ATTEMPTS.source, "d.id", ATTEMPTS.columns)
 """Attempts by the keys of their deliveries, which is how they are archived."""
-
-
-RESTORED_KEYS = Table(
-    "restored_keys",
-    "delivery_restoredmessage r",
-    "r.message_id",
-    (Column("id", pa.int64(), "r.message_id"),),
+MESSAGE_COLUMNS = _columns(
+    "m",
+    id=pa.int64(),
+    channel_id=pa.int64(),
+    producer_id=pa.int64(),
+    state=pa.string(),
+    event_type=pa.string(),
+    priority=pa.int16(),
+    ordering_key=pa.string(),
+    idempotency_key=pa.string(),
+    content_type=pa.string(),
+    headers=pa.string(),
+    body_bytes=pa.int64(),
+    accepted_at=INSTANT,
+    due_at=INSTANT,
+    expires_at=INSTANT,
+    consumer_count=pa.int32(),
+    version=pa.int32(),
 )
-"""Messages that a replay restored from the lake: both the tables and the lake have them."""
-
+MESSAGES = Table("messages", "channels_app_message m", "m.id", MESSAGE_COLUMNS)
+"""Messages without their bodies, for everything that counts messages."""
+MESSAGES_WITH_BODIES = Table(
+    "messages",
+    "channels_app_message m LEFT JOIN channels_app_messagebody b ON b.message_id = m.id",
+    "m.id",
+    (
+        *MESSAGE_COLUMNS,
+        Column("body", pa.binary(), "b.data"),
+        Column("body_key_id", pa.string(), "b.key_id"),
+    ),
+)
+"""Messages as they are archived, with the body as stored: encrypted or plain."""
 BY_NAME = {table.name: table for table in (MESSAGES, DELIVERIES, ATTEMPTS, RESTORED_KEYS)}
-
-
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def public_id(prefix: str, key: int) -> str:

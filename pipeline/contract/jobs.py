@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+SUBJECT = "subject"
+"""Option of an ended run: the digest of its options about a person."""
+MASK = "***"
+"""Shown instead of options about a person."""
+HOUR, DAY = 60, 24 * 60
+
 
 class Kind(StrEnum):
     """The type of an option's form field."""
@@ -37,15 +43,9 @@ class Option:
     """Whether it concerns a person: its value is never shown, and deleted when the run ends."""
 
 
-def _private(name: str, title: str, help: str) -> Option:
-    return Option(name, title, help, several=True, is_private=True)
-
-
-SUBJECT = "subject"
-"""Option of an ended run: the digest of its options about a person."""
-MASK = "***"
-"""Shown instead of options about a person."""
 DRY_RUN = Option("dry_run", "Dry run", "Only report; write nothing.", Kind.FLAG)
+SINCE = Option("since", "From", "2026-11-01, 2026-11-01T08:00Z or 7d. Empty: the job's default.")
+UNTIL = Option("until", "Until", "End, exclusive. Empty: now.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ def without_subject(options: Mapping[str, Any], private: Iterable[str]) -> dict[
     return rest | {SUBJECT: known} if known else rest
 
 
-SINCE = Option("since", "From", "2026-11-01, 2026-11-01T08:00Z or 7d. Empty: the job's default.")
-UNTIL = Option("until", "Until", "End, exclusive. Empty: now.")
+def _private(name: str, title: str, help: str) -> Option:
+    return Option(name, title, help, several=True, is_private=True)
 
-HOUR, DAY = 60, 24 * 60
+
 _ALL = (
     Job(
         "archive",

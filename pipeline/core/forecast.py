@@ -17,6 +17,10 @@ WEEK = timedelta(days=7)
 HOT_FACTOR = 5
 """A load so many times the usual one is hot."""
 ANY_TYPE = "*"
+ALL = 0
+"""Stands for all channels."""
+MINUTE = timedelta(minutes=1)
+HOUR_S, MINUTE_S = 3600, 60
 
 
 class Basis(StrEnum):
@@ -29,6 +33,9 @@ class Basis(StrEnum):
     MEAN = "mean"
     """The mean of all known hours."""
     NOTHING = "nothing"
+
+
+_BY_PRECISION = list(Basis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,10 @@ class Load:
         )
 
 
+IDLE = Load()
+Hours = Mapping[datetime, Load]
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Expected load, and the range of the samples."""
@@ -61,9 +72,7 @@ class Estimate:
     basis: Basis = Basis.NOTHING
 
 
-IDLE = Load()
 NO_ESTIMATE = Estimate(IDLE)
-Hours = Mapping[datetime, Load]
 
 
 def estimate(
@@ -144,18 +153,6 @@ def matches(patterns: Sequence[str], event_type: str) -> bool:
         or (pattern == event_type != "")
         for pattern in patterns
     )
-
-
-def _of(samples: Sequence[Load], load: Load, basis: Basis) -> Estimate:
-    messages = [sample.messages for sample in samples]
-    return Estimate(load, min(messages), max(messages), len(samples), basis)
-
-
-ALL = 0
-"""Stands for all channels."""
-MINUTE = timedelta(minutes=1)
-HOUR_S, MINUTE_S = 3600, 60
-_BY_PRECISION = list(Basis)
 
 
 @dataclass(slots=True)
@@ -365,6 +362,11 @@ def backtest(
 def hour_of(at: datetime) -> datetime:
     """Return the beginning of the hour."""
     return at.replace(minute=0, second=0, microsecond=0)
+
+
+def _of(samples: Sequence[Load], load: Load, basis: Basis) -> Estimate:
+    messages = [sample.messages for sample in samples]
+    return Estimate(load, min(messages), max(messages), len(samples), basis)
 
 
 def _by_hour(minutes: Mapping[datetime, Load]) -> Hours:

@@ -12,7 +12,6 @@ from datetime import datetime
 from math import sqrt
 
 from pipeline.contract.histogram import percentile
-from pipeline.contract.outcomes import ARRIVED, UNREACHABLE
 
 Z = 1.2816
 """The true rate is above the bound in nine of ten cases."""
@@ -26,6 +25,23 @@ MIN_ATTEMPTS = 20
 FAST_BURN_1H, FAST_BURN_6H = 14.4, 6.0
 """Burn rates over one hour and over six that justify an alert: 2 and 5 % of a budget of 30 days
 (Google, The Site Reliability Workbook, 2018, chapter 5)."""
+ARRIVED = frozenset({"delivered", "delivered_oversized"})
+BROKERS_OWN = frozenset(
+    {"interrupted", "lease_expired", "expired", "body_unreadable", "integrity_error"}
+)
+"""The broker sent no request, or broke it off: no information about the consumer."""
+UNREACHABLE = frozenset(
+    {
+        "connect_timeout",
+        "connection_refused",
+        "connection_reset",
+        "connection_error",
+        "dns_error",
+        "tls_error",
+        "blocked_address",
+    }
+)
+"""No server responded."""
 
 
 @dataclass(slots=True)

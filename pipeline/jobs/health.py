@@ -10,7 +10,6 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline.contract import outcomes
 from pipeline.contract.jobs import JOBS
 from pipeline.core import health, hours
 from pipeline.core.health import Measures
@@ -80,17 +79,6 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
-def _day(text: str) -> str:
-    return date.fromisoformat(text).isoformat()
-
-
-def _objective(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 100:
-        raise ValueError(text)
-    return value
-
-
 def work(context: Context) -> dict[str, Any]:
     """Measure and rate each day, and replace its former rows."""
     bound = context.datasets.readable_until()
@@ -104,7 +92,7 @@ def work(context: Context) -> dict[str, Any]:
     )
     started = f.col("started_at")
     attempts = attempts.where((started >= f.lit(first)) & (started < f.lit(last)))
-    attempts = attempts.where(~f.col("outcome").isin(*outcomes.BROKERS_OWN)).persist()
+    attempts = attempts.where(~f.col("outcome").isin(*health.BROKERS_OWN)).persist()
     try:
         found = _found(context, attempts, spans)
     finally:
@@ -121,11 +109,52 @@ def work(context: Context) -> dict[str, Any]:
     return {"days": len(spans), "rows": sum(map(len, found.values())), "attempts": tried}
 
 
+JOB = Job("health", JOBS["health"].summary, add_options, work)
+
+
 def days_of(day: str | None, end: datetime) -> list[endpoints.Span]:
     """Return the requested days, each up to its last whole hour before ``end``."""
     today = hours.midnight(end)
     starts = [hours.parse(day)] if day else [today - hours.DAY, today]
     return [(start, min(start + hours.DAY, end)) for start in starts if start < end]
+
+
+def row_of(day: date, who: tuple[int, str], one: Measurements, objective: float) -> dict[str, Any]:
+    """Return a row of the table."""
+    measures = one.measures
+    burns = {
+        f"burn_{name}": health.burn_rate(measures[name], objective)
+        for name in (*BURN_WINDOWS, "day")
+    }
+    return {
+        "day": day.isoformat(),
+        "consumer_id": who[0],
+        "host": who[1],
+        **one.values("day"),
+        "down_since": one.down_since,
+        "reason": health.reason(
+            *(measures["day"], measures["before"]),
+            down_since=one.down_since,
+            burn_1h=burns["burn_1h"],
+            burn_6h=burns["burn_6h"],
+        ),
+        "objective": objective,
+        # A rate of 1 for a week uses the whole budget of a week.
+        "budget_used": health.burn_rate(measures["week"], objective),
+        **burns,
+        "week_before": json.dumps(one.values("before")),
+    }
+
+
+def _day(text: str) -> str:
+    return date.fromisoformat(text).isoformat()
+
+
+def _objective(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 100:
+        raise ValueError(text)
+    return value
 
 
 def _found(
@@ -172,33 +201,3 @@ def _write(context: Context, day: date, found: Day) -> None:
             COLUMNS,
             [[row[name] for name in COLUMNS] for row in rows],
         )
-
-
-def row_of(day: date, who: tuple[int, str], one: Measurements, objective: float) -> dict[str, Any]:
-    """Return a row of the table."""
-    measures = one.measures
-    burns = {
-        f"burn_{name}": health.burn_rate(measures[name], objective)
-        for name in (*BURN_WINDOWS, "day")
-    }
-    return {
-        "day": day.isoformat(),
-        "consumer_id": who[0],
-        "host": who[1],
-        **one.values("day"),
-        "down_since": one.down_since,
-        "reason": health.reason(
-            *(measures["day"], measures["before"]),
-            down_since=one.down_since,
-            burn_1h=burns["burn_1h"],
-            burn_6h=burns["burn_6h"],
-        ),
-        "objective": objective,
-        # A rate of 1 for a week uses the whole budget of a week.
-        "budget_used": health.burn_rate(measures["week"], objective),
-        **burns,
-        "week_before": json.dumps(one.values("before")),
-    }
-
-
-JOB = Job("health", JOBS["health"].summary, add_options, work)

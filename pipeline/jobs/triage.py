@@ -44,6 +44,10 @@ COLUMNS = (
     "run_id",
 )
 Row = dict[str, Any]
+DEFAULTS: Row = {
+    **dict.fromkeys(("signature", "outcome", "host", "shape", "story", "kind", "advice"), ""),
+    **dict.fromkeys(("archived_count", "expired_count"), 0),
+}
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -109,6 +113,9 @@ def work(context: Context) -> dict[str, Any]:
         "since": since.isoformat(),
         "until": until.isoformat(),
     }
+
+
+JOB = Job("triage", JOBS["triage"].summary, add_options, work)
 
 
 def known_consumers(database: Database) -> dict[int, Row]:
@@ -226,10 +233,9 @@ def write(context: Context, found: list[Row], uncounted: int) -> None:
             )
 
 
-DEFAULTS: Row = {
-    **dict.fromkeys(("signature", "outcome", "host", "shape", "story", "kind", "advice"), ""),
-    **dict.fromkeys(("archived_count", "expired_count"), 0),
-}
+def text(at: datetime) -> str:
+    """Format an instant as the replay page parses it."""
+    return hours.utc(at).isoformat().replace("+00:00", "Z")
 
 
 def _stored(name: str, place: int, cluster: Row, run_id: int) -> Any:
@@ -237,11 +243,3 @@ def _stored(name: str, place: int, cluster: Row, run_id: int) -> Any:
     if name == "consumers":
         return json.dumps(value)
     return hours.utc(value) if isinstance(value, datetime) else value
-
-
-def text(at: datetime) -> str:
-    """Format an instant as the replay page parses it."""
-    return hours.utc(at).isoformat().replace("+00:00", "Z")
-
-
-JOB = Job("triage", JOBS["triage"].summary, add_options, work)

@@ -85,16 +85,6 @@ def remove(lake: Path, path: str) -> None:
         _sync((lake / path).parent)
 
 
-def _sync(*folders: Path) -> None:
-    """Sync folders, so that renames and deletions in them survive a power cut."""
-    for folder in folders:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def unfinished_files(lake: Path, days: Iterable[date]) -> Iterator[str]:
     """Yield unfinished files: all staged ones, and those that older versions left on these days."""
     for path in (lake / STAGING).glob(f"*{UNFINISHED_SUFFIX}"):
@@ -112,3 +102,13 @@ def sha256(path: Path) -> str:
         while part := file.read(HASH_CHUNK_BYTES):
             digest.update(part)
     return digest.hexdigest()
+
+
+def _sync(*folders: Path) -> None:
+    """Sync folders, so that renames and deletions in them survive a power cut."""
+    for folder in folders:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -28,6 +28,14 @@ ERASURE_SUFFIX = ".anew"
 files."""
 Receipts = list[dict[str, Any]]
 """Of each file: its table and path, the number of removed rows, SHA-256 before and after."""
+PAGE_ROWS = 50_000
+KEY_COLUMNS = {
+    "deliveries": ("delivery_delivery", "id"),
+    "attempts": ("delivery_delivery", "delivery_id"),
+    "messages": ("channels_app_message", "id"),
+}
+"""By the table of a file: the table whose keys show that a row is still there, and the column of
+the file with these keys."""
 
 
 def recover(ledger: Ledger) -> None:
@@ -107,6 +115,17 @@ def count_in_tables(database: Database, keys: Sequence[int]) -> int:
     return number
 
 
+def remove_live_rows(database: Database, folder: Path, segment: Segment, run_id: int) -> list[File]:
+    """Write smaller files beside those that lose rows; returns all files that remain."""
+    live = pa.array(_live_keys(database, segment), pa.int64())
+    files = []
+    for file in segment.files:
+        smaller = _without_keys(folder, file, live, run_id)
+        if smaller is not None:
+            files.append(smaller)
+    return files
+
+
 def _complete(ledger: Ledger, segment: Segment, files: Sequence[File]) -> None:
     own = [file.rows for file in files if file.table == segment.tables[0]]
     ledger.complete(segment, files, sum(own))
@@ -139,27 +158,6 @@ def _without_messages(folder: Path, file: File, erased: pa.Array, run_id: int) -
         layout.remove(folder, tmp)
         return None
     return File(**writer.file_entry(folder, file.table, file.path, tmp, written, file.totals))
-
-
-PAGE_ROWS = 50_000
-KEY_COLUMNS = {
-    "deliveries": ("delivery_delivery", "id"),
-    "attempts": ("delivery_delivery", "delivery_id"),
-    "messages": ("channels_app_message", "id"),
-}
-"""By the table of a file: the table whose keys show that a row is still there, and the column of
-the file with these keys."""
-
-
-def remove_live_rows(database: Database, folder: Path, segment: Segment, run_id: int) -> list[File]:
-    """Write smaller files beside those that lose rows; returns all files that remain."""
-    live = pa.array(_live_keys(database, segment), pa.int64())
-    files = []
-    for file in segment.files:
-        smaller = _without_keys(folder, file, live, run_id)
-        if smaller is not None:
-            files.append(smaller)
-    return files
 
 
 def _live_keys(database: Database, segment: Segment) -> list[int]:

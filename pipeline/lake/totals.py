@@ -22,6 +22,12 @@ BODIES = "bodies"
 """Bytes of bodies; absent where bodies are not archived."""
 
 Numbers = npt.NDArray[np.int64]
+ARCHIVED = {
+    "deliveries": tables.DELIVERIES,
+    "attempts": tables.ATTEMPTS_OF_DELIVERIES,
+    "messages": tables.MESSAGES_WITH_BODIES,
+}
+"""By name: the table as it is read for the lake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,12 @@ def _keys(sql: str) -> Total:
     return Total(f"{sql} % {PRIME}", "id", lambda batch: int((numbers(batch, "id") % PRIME).sum()))
 
 
+def numbers(batch: pa.RecordBatch, column: str) -> Numbers:
+    """Return a column of integers without nulls."""
+    found: Any = batch.column(column).to_numpy(zero_copy_only=False)
+    return np.asarray(found, dtype=np.int64)
+
+
 TOTALS: Mapping[str, Mapping[str, Total]] = {
     "deliveries": {"keys": _keys("d.id"), "versions": _sum("version", "d.version")},
     "attempts": {
@@ -62,12 +74,6 @@ TOTALS: Mapping[str, Mapping[str, Total]] = {
         ),
     },
 }
-ARCHIVED = {
-    "deliveries": tables.DELIVERIES,
-    "attempts": tables.ATTEMPTS_OF_DELIVERIES,
-    "messages": tables.MESSAGES_WITH_BODIES,
-}
-"""By name: the table as it is read for the lake."""
 
 
 def names(table: str, keep_bodies: bool) -> set[str]:
@@ -113,9 +119,3 @@ def of_tables(table: str, where: str, source: str = "") -> dict[str, int]:
     (batch,) = executor.read(sql, schema)
     (row,) = batch.to_pylist()
     return {name: int(value) for name, value in row.items()}
-
-
-def numbers(batch: pa.RecordBatch, column: str) -> Numbers:
-    """Return a column of integers without nulls."""
-    found: Any = batch.column(column).to_numpy(zero_copy_only=False)
-    return np.asarray(found, dtype=np.int64)

@@ -23,6 +23,13 @@ from pipeline.lake.attempts import SegmentDeliveries
 from pipeline.lake.eligible import Cutoffs
 from pipeline.lake.totals import Numbers
 
+GROUP_ROWS = 100_000
+GROUP_BYTES = 32 << 20
+"""A row group ends at this size or at GROUP_ROWS, whichever comes first."""
+BODY_ROWS = 200
+"""Rows with bodies in memory at once."""
+BODIES = ("body", "body_key_id")
+
 
 def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """Open a new file.
@@ -39,19 +46,6 @@ def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         use_dictionary=[name for name in schema.names if name not in rising],
         column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
     )
-
-
-def _rises(field: pa.Field) -> bool:
-    is_key = pa.types.is_int64(field.type) and field.name in {"id", "message_id", "delivery_id"}
-    return is_key or pa.types.is_timestamp(field.type)
-
-
-GROUP_ROWS = 100_000
-GROUP_BYTES = 32 << 20
-"""A row group ends at this size or at GROUP_ROWS, whichever comes first."""
-BODY_ROWS = 200
-"""Rows with bodies in memory at once."""
-BODIES = ("body", "body_key_id")
 
 
 @dataclass(slots=True)
@@ -83,6 +77,34 @@ def check(task: str) -> str:
     return _with_lake_errors(_check, task)
 
 
+def file_entry(
+    folder: Path, table: str, path: str, tmp: str, written: FileStats, counted: Collection[str]
+) -> dict[str, Any]:
+    """Sync a written file to disk; returns its entry in the ledger."""
+    descriptor = os.open(folder / tmp, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        size = os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+    return {
+        "table": table,
+        "path": path,
+        "tmp": tmp,
+        "rows": written.rows,
+        "bytes": size,
+        "sha256": layout.sha256(folder / tmp),
+        "first": written.first,
+        "last": written.last,
+        "totals": {name: value for name, value in written.sums.items() if name in counted},
+    }
+
+
+def _rises(field: pa.Field) -> bool:
+    is_key = pa.types.is_int64(field.type) and field.name in {"id", "message_id", "delivery_id"}
+    return is_key or pa.types.is_timestamp(field.type)
+
+
 def _with_lake_errors(work: Callable[[dict[str, Any]], dict[str, Any]], task: str) -> str:
     try:
         result = work(json.loads(task))
@@ -112,73 +134,6 @@ def _export(task: dict[str, Any]) -> dict[str, Any]:
             break  # No row is eligible any more: a replay took them.
     runs.failpoint("in_export")
     return {"files": files, "parts": parts.rows if files else []}
-
-
-def _write(
-    task: dict[str, Any],
-    name: str,
-    path: Path,
-    parts: "_DeletionParts",
-    deliveries: SegmentDeliveries,
-) -> FileStats:
-    table = totals.ARCHIVED[name]
-    written = FileStats()
-    writer: pq.ParquetWriter | None = None
-    try:
-        for group in _groups(_rows(task, name, table, deliveries)):
-            writer = writer or open_writer(path, table.schema)
-            writer.write_table(group)
-            for batch in group.to_batches():
-                written.add(name, batch)
-                parts.add(name, batch)
-                if name == "deliveries":
-                    deliveries.add(batch)
-    finally:
-        if writer is not None:
-            writer.close()
-    parts.close(name)
-    return written
-
-
-def _rows(
-    task: dict[str, Any], name: str, table: Table, deliveries: SegmentDeliveries
-) -> Iterator[pa.RecordBatch]:
-    """Yield the segment's rows of a table."""
-    kind = task["kind"]
-    where = eligible.where(kind, task["low"], task["high"], Cutoffs.from_json(task["cutoffs"]))
-    if name == "attempts":
-        # A second export, after files differed from the tables, uses the plain join.
-        yield from attempts.joined(where) if task["files"] else attempts.read(deliveries, where)
-        return
-    where += " ORDER BY " + ("d.id" if kind == eligible.DELIVERIES else "m.id")
-    if name != "messages":
-        yield from executor.read(table.select(where), table.schema)
-        return
-    if task["keep_bodies"]:
-        yield from executor.read(table.select(where), table.schema, BODY_ROWS)
-        return
-    names = [column for column in table.schema.names if column not in BODIES]
-    schema = pa.schema([table.schema.field(column) for column in names])
-    for batch in executor.read(table.select(where, names), schema):
-        for column in BODIES:
-            nothing = pa.nulls(batch.num_rows, table.schema.field(column).type)
-            batch = batch.append_column(column, nothing)
-        yield batch.cast(table.schema)
-
-
-def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    batch_group: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        batch_group.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
-            yield pa.Table.from_batches(batch_group).combine_chunks()
-            batch_group, rows, size = [], 0, 0
-    if batch_group:
-        yield pa.Table.from_batches(batch_group).combine_chunks()
 
 
 class _DeletionParts:
@@ -241,27 +196,71 @@ class _DeletionParts:
         return parts
 
 
-def file_entry(
-    folder: Path, table: str, path: str, tmp: str, written: FileStats, counted: Collection[str]
-) -> dict[str, Any]:
-    """Sync a written file to disk; returns its entry in the ledger."""
-    descriptor = os.open(folder / tmp, os.O_RDONLY)
+def _write(
+    task: dict[str, Any],
+    name: str,
+    path: Path,
+    parts: "_DeletionParts",
+    deliveries: SegmentDeliveries,
+) -> FileStats:
+    table = totals.ARCHIVED[name]
+    written = FileStats()
+    writer: pq.ParquetWriter | None = None
     try:
-        os.fsync(descriptor)
-        size = os.fstat(descriptor).st_size
+        for group in _groups(_rows(task, name, table, deliveries)):
+            writer = writer or open_writer(path, table.schema)
+            writer.write_table(group)
+            for batch in group.to_batches():
+                written.add(name, batch)
+                parts.add(name, batch)
+                if name == "deliveries":
+                    deliveries.add(batch)
     finally:
-        os.close(descriptor)
-    return {
-        "table": table,
-        "path": path,
-        "tmp": tmp,
-        "rows": written.rows,
-        "bytes": size,
-        "sha256": layout.sha256(folder / tmp),
-        "first": written.first,
-        "last": written.last,
-        "totals": {name: value for name, value in written.sums.items() if name in counted},
-    }
+        if writer is not None:
+            writer.close()
+    parts.close(name)
+    return written
+
+
+def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    batch_group: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        batch_group.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+            yield pa.Table.from_batches(batch_group).combine_chunks()
+            batch_group, rows, size = [], 0, 0
+    if batch_group:
+        yield pa.Table.from_batches(batch_group).combine_chunks()
+
+
+def _rows(
+    task: dict[str, Any], name: str, table: Table, deliveries: SegmentDeliveries
+) -> Iterator[pa.RecordBatch]:
+    """Yield the segment's rows of a table."""
+    kind = task["kind"]
+    where = eligible.where(kind, task["low"], task["high"], Cutoffs.from_json(task["cutoffs"]))
+    if name == "attempts":
+        # A second export, after files differed from the tables, uses the plain join.
+        yield from attempts.joined(where) if task["files"] else attempts.read(deliveries, where)
+        return
+    where += " ORDER BY " + ("d.id" if kind == eligible.DELIVERIES else "m.id")
+    if name != "messages":
+        yield from executor.read(table.select(where), table.schema)
+        return
+    if task["keep_bodies"]:
+        yield from executor.read(table.select(where), table.schema, BODY_ROWS)
+        return
+    names = [column for column in table.schema.names if column not in BODIES]
+    schema = pa.schema([table.schema.field(column) for column in names])
+    for batch in executor.read(table.select(where, names), schema):
+        for column in BODIES:
+            nothing = pa.nulls(batch.num_rows, table.schema.field(column).type)
+            batch = batch.append_column(column, nothing)
+        yield batch.cast(table.schema)
 
 
 def _check(task: dict[str, Any]) -> dict[str, Any]:

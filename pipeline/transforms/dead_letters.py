@@ -14,9 +14,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pipeline import settings
 from pipeline.broker import tables
 from pipeline.broker.database import Database, instant
-from pipeline.contract.outcomes import ARRIVED
 from pipeline.core import encryption, triage
 from pipeline.core.encryption import DecryptionKeys
+from pipeline.core.health import ARRIVED
 from pipeline.core.hours import utc
 from pipeline.core.triage import NEAR, Change, History, OnsetFacts, explain_onset
 from pipeline.lake.datasets import Datasets
@@ -85,24 +85,6 @@ def read(
     kept = [field for field in rows.schema.fields if field.name not in RESPONSE_COLUMNS]
     added = [StructField(name, StringType()) for name in SIGNATURE_COLUMNS]
     return rows.mapInArrow(sign, StructType([*kept, *added]))
-
-
-def _responses(datasets: Datasets, since: datetime, until: datetime) -> DataFrame:
-    """For each attempted delivery: its first attempt's time, and its last attempt's result."""
-    attempts = datasets.attempts(
-        since, until, ["delivery_id", "number", "started_at", "error", "answer_excerpt"]
-    )
-    excerpt = f.col("answer_excerpt")
-    # An encrypted response decrypts only as a whole.
-    whole = f.substring(excerpt, 1, 1) == f.lit(bytearray(encryption.ENCRYPTED))
-    cut = f.when(whole, excerpt).otherwise(f.substring(excerpt, 1, MAX_EXCERPT_LENGTH))
-    attempts = attempts.withColumn("answer_excerpt", cut)
-    return attempts.groupBy(f.col("delivery_id").alias("id")).agg(
-        f.min("started_at").alias("failed_at"),
-        f.max("number").alias("number"),
-        f.max_by("error", "number").alias("error"),
-        f.max_by("answer_excerpt", "number").alias("excerpt"),
-    )
 
 
 def most_frequent(rows: DataFrame, most: int) -> DataFrame:
@@ -199,19 +181,6 @@ def sign(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield signed
 
 
-def _signed(row: dict[str, Any], keys: DecryptionKeys) -> tuple[str, str]:
-    """Return signature and shape. Encrypted responses get a keyed signature and no shape."""
-    error, excerpt = row["error"] or "", bytes(row["excerpt"] or b"")
-    kind = row["outcome"], row["status_code"], row["host"] or ""
-    if not excerpt.startswith(encryption.ENCRYPTED):
-        excerpt = excerpt.removeprefix(encryption.PLAIN)
-        shape = triage.shape(triage.response_text(error, excerpt))
-        return triage.signature(*kind, shape), shape
-    answer = keys.decrypt_response(row["id"], row["number"], error, excerpt)
-    shape = triage.shape(triage.response_text(*answer)) if answer else ENCRYPTED_SHAPE
-    return triage.signature(*kind, shape, keys.mac_key), ENCRYPTED_SHAPE
-
-
 def explain_onsets(
     spark: SparkSession,
     datasets: Datasets,
@@ -249,6 +218,37 @@ def explain_onsets(
                 before=_before(past.get(cluster["signature"]), died.get(cluster["signature"])),
             )
         )
+
+
+def _responses(datasets: Datasets, since: datetime, until: datetime) -> DataFrame:
+    """For each attempted delivery: its first attempt's time, and its last attempt's result."""
+    attempts = datasets.attempts(
+        since, until, ["delivery_id", "number", "started_at", "error", "answer_excerpt"]
+    )
+    excerpt = f.col("answer_excerpt")
+    # An encrypted response decrypts only as a whole.
+    whole = f.substring(excerpt, 1, 1) == f.lit(bytearray(encryption.ENCRYPTED))
+    cut = f.when(whole, excerpt).otherwise(f.substring(excerpt, 1, MAX_EXCERPT_LENGTH))
+    attempts = attempts.withColumn("answer_excerpt", cut)
+    return attempts.groupBy(f.col("delivery_id").alias("id")).agg(
+        f.min("started_at").alias("failed_at"),
+        f.max("number").alias("number"),
+        f.max_by("error", "number").alias("error"),
+        f.max_by("answer_excerpt", "number").alias("excerpt"),
+    )
+
+
+def _signed(row: dict[str, Any], keys: DecryptionKeys) -> tuple[str, str]:
+    """Return signature and shape. Encrypted responses get a keyed signature and no shape."""
+    error, excerpt = row["error"] or "", bytes(row["excerpt"] or b"")
+    kind = row["outcome"], row["status_code"], row["host"] or ""
+    if not excerpt.startswith(encryption.ENCRYPTED):
+        excerpt = excerpt.removeprefix(encryption.PLAIN)
+        shape = triage.shape(triage.response_text(error, excerpt))
+        return triage.signature(*kind, shape), shape
+    answer = keys.decrypt_response(row["id"], row["number"], error, excerpt)
+    shape = triage.shape(triage.response_text(*answer)) if answer else ENCRYPTED_SHAPE
+    return triage.signature(*kind, shape, keys.mac_key), ENCRYPTED_SHAPE
 
 
 def _failing_since(found: Iterable[Row]) -> dict[str, dict[str, datetime]]:

@@ -7,7 +7,6 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from pipeline.broker.database import Database
-from pipeline.contract import outcomes
 from pipeline.core import health, hours
 
 Span = tuple[datetime, datetime]
@@ -34,7 +33,7 @@ def hour_of(column: str) -> Column:
 
 def arrived() -> Column:
     """Whether an attempt delivered its message."""
-    return f.col("outcome").isin(*outcomes.ARRIVED)
+    return f.col("outcome").isin(*health.ARRIVED)
 
 
 def bucket(ms: Column) -> Column:
@@ -195,10 +194,10 @@ def outages(found: DataFrame, spans: DataFrame) -> DataFrame:
     )
 
 
-def _compared(spans: DataFrame) -> DataFrame:
-    return spans.where(f.col("window").isin(*COMPARED))
-
-
 def from_micros(micros: int) -> datetime:
     """Convert microseconds to an instant."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+
+
+def _compared(spans: DataFrame) -> DataFrame:
+    return spans.where(f.col("window").isin(*COMPARED))

@@ -73,24 +73,6 @@ def history(
         yield channel_id, past
 
 
-def _with_copies(messages: DataFrame, fanout: Fanout) -> DataFrame:
-    schema = StructType([*messages.schema.fields, StructField(COPIES, LongType())])
-    return messages.mapInArrow(fanout, schema)
-
-
-def _by_hour(messages: DataFrame) -> DataFrame:
-    waited = f.unix_micros("due_at") - f.unix_micros("accepted_at")
-    return messages.groupBy(
-        "channel_id",
-        f.floor(f.unix_seconds("due_at") / HOUR_S).alias("hour"),
-        (waited >= MIN_DELAY // timedelta(microseconds=1)).alias("later"),
-    ).agg(
-        f.count("*").alias("messages"),
-        f.sum(COPIES).alias("deliveries"),
-        f.sum(f.col(COPIES) * f.col("body_bytes")).alias("bytes"),
-    )
-
-
 def push_consumers(database: Database) -> tuple[Fanout, dict[int, int]]:
     """Return the active push consumers with their channels."""
     patterns: dict[int, list[Any]] = defaultdict(list)
@@ -154,6 +136,28 @@ def rate(database: Database, wanted: float | None, now: datetime) -> tuple[float
     return DEFAULT_RATE, "docs/performance.md"
 
 
+def _by_hour(messages: DataFrame) -> DataFrame:
+    waited = f.unix_micros("due_at") - f.unix_micros("accepted_at")
+    return messages.groupBy(
+        "channel_id",
+        f.floor(f.unix_seconds("due_at") / HOUR_S).alias("hour"),
+        (waited >= MIN_DELAY // timedelta(microseconds=1)).alias("later"),
+    ).agg(
+        f.count("*").alias("messages"),
+        f.sum(COPIES).alias("deliveries"),
+        f.sum(f.col(COPIES) * f.col("body_bytes")).alias("bytes"),
+    )
+
+
+def _with_copies(messages: DataFrame, fanout: Fanout) -> DataFrame:
+    schema = StructType([*messages.schema.fields, StructField(COPIES, LongType())])
+    return messages.mapInArrow(fanout, schema)
+
+
+def _minute(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
 def _queued(database: Database, channels: dict[int, int]) -> list[int]:
     """Return consumers with queued deliveries."""
     rows = database.read(
@@ -161,7 +165,3 @@ def _queued(database: Database, channels: dict[int, int]) -> list[int]:
         "GROUP BY consumer_id HAVING SUM(count) > 0 ORDER BY consumer_id"
     )
     return [key for (key,) in rows if key in channels]
-
-
-def _minute(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)

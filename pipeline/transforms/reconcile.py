@@ -351,31 +351,6 @@ class Reconciliation:
         return rows.where((key >= self._scope.low) & (key < self._scope.high))
 
 
-def _finding(
-    rows: DataFrame,
-    kind: str,
-    name: str,
-    prefix: str,
-    key: str,
-    place: tuple[str, ...],
-    owner: str,
-) -> DataFrame:
-    """Return discrepancies with their check, and with the channel and consumer to report."""
-    columns = {
-        "kind": f.lit(kind),
-        "name": f.lit(name),
-        "prefix": f.lit(prefix),
-        "key": f.col(key),
-        "channel_id": f.col("channel_id") if "channel_id" in place else f.lit(0),
-        "consumer_id": f.col("consumer_id") if "consumer_id" in place else f.lit(0),
-        "owner": f.col(owner),
-    }
-    schema = from_arrow_schema(FINDING_SCHEMA)
-    return rows.select(
-        *(value.cast(schema[column].dataType).alias(column) for column, value in columns.items())
-    )
-
-
 def query_ranges(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield discrepancies in ranges (RANGE_SCHEMA) of the tables, as rows of FINDING_SCHEMA."""
     for batch in batches:
@@ -418,6 +393,31 @@ def still_wrong(rows: Sequence[Row]) -> list[Row]:
         wrong = _query(WRONG_QUERIES[kind], rows, consumer)
         return [row for row in rows if row["key"] in wrong]
     return list(rows)
+
+
+def _finding(
+    rows: DataFrame,
+    kind: str,
+    name: str,
+    prefix: str,
+    key: str,
+    place: tuple[str, ...],
+    owner: str,
+) -> DataFrame:
+    """Return discrepancies with their check, and with the channel and consumer to report."""
+    columns = {
+        "kind": f.lit(kind),
+        "name": f.lit(name),
+        "prefix": f.lit(prefix),
+        "key": f.col(key),
+        "channel_id": f.col("channel_id") if "channel_id" in place else f.lit(0),
+        "consumer_id": f.col("consumer_id") if "consumer_id" in place else f.lit(0),
+        "owner": f.col(owner),
+    }
+    schema = from_arrow_schema(FINDING_SCHEMA)
+    return rows.select(
+        *(value.cast(schema[column].dataType).alias(column) for column, value in columns.items())
+    )
 
 
 def _query_of(row: Row) -> tuple[str, int]:

@@ -60,25 +60,6 @@ def plan(context: Context, ledger: Ledger, stop: Event) -> Plan:
     return _plan_days(context.settings.read_url, limits, unfinished, stop)
 
 
-def _plan_days(
-    address: str, limits: eligible.Cutoffs, unfinished: list[Segment], stop: Event
-) -> Plan:
-    # The replica if there is one, since these numbers only determine the size of segments.
-    database = Database(address)
-    try:
-        for kind in KINDS:
-            days = planning.days(database, kind, limits)
-            for number, day in enumerate(days, 1):
-                found = []
-                for one in planning.segments_of_day(database, kind, day, limits, unfinished):
-                    if stop.is_set():
-                        return
-                    found.append(one)
-                yield Day(kind, number, len(days), found)
-    finally:
-        database.close()
-
-
 class Archiver:
     """Moves segments from state to state. It alone writes to the ledger, from one thread."""
 
@@ -190,10 +171,23 @@ class Archiver:
         return bool(files)
 
 
-def _call_executor(workers: SparkContext, call: ExecutorCall, task: str) -> dict[str, Any]:
-    (text,) = workers.parallelize([task], 1).map(call).collect()
-    result: dict[str, Any] = json.loads(text)
-    return result
+def _plan_days(
+    address: str, limits: eligible.Cutoffs, unfinished: list[Segment], stop: Event
+) -> Plan:
+    # The replica if there is one, since these numbers only determine the size of segments.
+    database = Database(address)
+    try:
+        for kind in KINDS:
+            days = planning.days(database, kind, limits)
+            for number, day in enumerate(days, 1):
+                found = []
+                for one in planning.segments_of_day(database, kind, day, limits, unfinished):
+                    if stop.is_set():
+                        return
+                    found.append(one)
+                yield Day(kind, number, len(days), found)
+    finally:
+        database.close()
 
 
 def _task(context: Context, segment: Segment) -> str:
@@ -216,3 +210,9 @@ def _task(context: Context, segment: Segment) -> str:
             "part_bytes": PART_BYTES,
         }
     )
+
+
+def _call_executor(workers: SparkContext, call: ExecutorCall, task: str) -> dict[str, Any]:
+    (text,) = workers.parallelize([task], 1).map(call).collect()
+    result: dict[str, Any] = json.loads(text)
+    return result

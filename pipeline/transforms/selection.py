@@ -161,17 +161,6 @@ class Selection:
         )
 
 
-def _of_types(patterns: list[str]) -> Column:
-    """Whether one of the patterns matches an event type; an empty list matches all."""
-    found = f.lit(not patterns)
-    kind = f.col("event_type")
-    for pattern in patterns:
-        if pattern == "*":
-            return f.lit(True)
-        found |= kind.startswith(pattern[:-1]) if pattern.endswith(".*") else kind == pattern
-    return found
-
-
 class ReplayStopped(Exception):
     """A person stopped the replay in the console."""
 
@@ -295,6 +284,21 @@ def begin_restore(context: Context, consumer_id: int, options: dict[str, Any]) -
     return Restore(key, consumer_id, options)
 
 
+def _of_types(patterns: list[str]) -> Column:
+    """Whether one of the patterns matches an event type; an empty list matches all."""
+    found = f.lit(not patterns)
+    kind = f.col("event_type")
+    for pattern in patterns:
+        if pattern == "*":
+            return f.lit(True)
+        found |= kind.startswith(pattern[:-1]) if pattern.endswith(".*") else kind == pattern
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
 def _unfinished(
     database: Database, consumer_id: int, request: dict[str, Any]
 ) -> tuple[int, dict[str, Any]] | None:
@@ -313,7 +317,3 @@ def _unfinished(
             is_open = state != "finished" or run_state in ("running", "failed")
             return (int(key), options) if is_open else None
     return None
-
-
-def _plain(value: Any) -> Any:
-    return bytes(value) if isinstance(value, bytearray) else value

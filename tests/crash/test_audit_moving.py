@@ -12,9 +12,9 @@ from django.db.models import F
 from channels_app.database import clock, transactions
 from channels_app.models import Channel, ConfigVersion, Consumer, Message, Team
 from delivery.core.reconciliation import Check
-from delivery.maintenance import checks
-from delivery.maintenance import reconciler as auditors
-from delivery.maintenance.reconciler import Reconciler, Wanted
+from delivery.maintenance import checks, reconciliation_scope
+from delivery.maintenance import reconciliations as auditors
+from delivery.maintenance.reconciliations import Reconciler, Wanted
 from delivery.models import Counter, Delivery
 from tests.support import broker as brokers
 from tests.support.broker import Broker
@@ -117,7 +117,7 @@ def test_rows_written_during_a_scan_belong_to_the_next_one() -> None:
     with transactions.snapshot():
         reconciler.config.refresh()
         meanwhile(come_late)
-        stretch = checks.next_key_range(reconciler.scope, 0)
+        stretch = reconciliation_scope.next_key_range(reconciler.scope, 0)
         checks.check(reconciler.result, reconciler.scope, stretch, reconciler.config)
     assert reconciler.result.looked["deliveries"] == 3
     assert reconciler.result.off == {}
@@ -128,7 +128,7 @@ def test_rows_written_during_a_scan_belong_to_the_next_one() -> None:
 def test_a_scan_restores_the_isolation_level() -> None:
     """After a scan, transactions again see each other's commits."""
     with transactions.snapshot():
-        checks.newest()
+        reconciliation_scope.newest()
     with transaction.atomic():
         assert not Team.objects.exists()
         meanwhile(TeamFactory.create)

@@ -18,7 +18,7 @@ import requests
 from django.core.management import CommandError, call_command
 
 from channels_app.core import ids
-from delivery.management.demo import events, pages, stage
+from delivery.management.demo import pages, shop, stage
 from delivery.management.demo.numbers import Counts
 from tests.support import ports
 from tests.support.broker import lives
@@ -306,7 +306,7 @@ def test_demo_formats_durations(seconds: float, text: str) -> None:
 
 
 def test_demo_orders_follow_their_lifecycle() -> None:
-    story = events.happen()
+    story = shop.happen()
     kinds: dict[str, list[str]] = {}
     for _ in range(3000):
         event = next(story)

@@ -25,7 +25,7 @@ from django.urls import reverse
 from channels_app.core.encryption import Keyring, generate_key
 from channels_app.core.values import MASK
 from channels_app.models import Consumer, Schedule
-from channels_app.registry import consumers, data_encryption
+from channels_app.registry import consumers, data_encryption, inbound_addresses
 from tests.support import console, people
 from tests.support.api import Api
 from tests.support.factories import (
@@ -264,11 +264,11 @@ def test_the_api_answers_503_and_changes_nothing() -> None:
 
 def test_settings_that_need_no_key_can_be_changed_without_it() -> None:
     with host(NEW, OLD):
-        known = consumers.opened(crm())
+        known = inbound_addresses.load(crm())
     with host(NEW):
         consumers.patch("orders", "crm", {"description": "x"}, principal=acting("test"))
     with host(NEW, OLD):
-        assert consumers.opened(crm()) == known
+        assert inbound_addresses.load(crm()) == known
         assert consumers.static_headers(crm()) == {"X-Token": "t0ken"}
 
 
@@ -276,7 +276,7 @@ def test_settings_that_need_no_key_can_be_changed_without_it() -> None:
 def test_a_provider_gets_503_with_retry_after() -> None:
     """403 would be final, and the acknowledgement lost."""
     with host(OLD):
-        address = consumers.address(crm())
+        address = inbound_addresses.url(crm())
     assert address is not None
     body = b"{}"
     signature = f"sha256={hmac.new(b's3cret', body, 'sha256').hexdigest()}"

@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 from django.test import Client
 from django.test.client import ClientHandler, conditional_content_removal
 
-from broker_site.wsgi import programs
+from broker_site.server.wsgi import programs
 from channels_app.models import ApiKey
 from tests.support import factories
 
@@ -18,7 +18,7 @@ BASE = "/api/v1/"
 
 
 class _Lean(ClientHandler):
-    """The handler of the fast path (broker_site/fast_path.py), called as a server calls it."""
+    """The handler of the fast path (broker_site/server/fast_path.py), as a server calls it."""
 
     def __call__(self, environ: dict[str, Any]) -> HttpResponse:  # type: ignore[override]  # it answers, where Django's returns nothing known
         started: list[tuple[str, list[tuple[str, str]]]] = []

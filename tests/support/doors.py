@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from broker_site import fast_path
+from broker_site.server import fast_path
 from channels_app.core import times
 from channels_app.models import ApiKey
 from delivery.grpc import publish as grpc_publish

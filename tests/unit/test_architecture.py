@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -19,7 +20,6 @@ MAX_FUNCTION = 60
 MADE_HERE = {"data", "mutants", "node_modules", "staticfiles", "__pycache__"}
 """Folders without source files, like all hidden folders except those below."""
 HIDDEN_SOURCES = {".ci", ".github"}
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -137,6 +137,91 @@ def test_constants_are_assigned_once() -> None:
     assert twice == []
 
 
+def out_of_order(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield each name that stands too low: a constant, or what is public.
+
+    What the import of the module runs has to stand above: a constant that is computed from a
+    function stands below it, and a private function that makes a class or a constant above these.
+    """
+    defined: set[str] = set()
+    needed = needed_at_import(body)
+    is_private_above = False
+    for node in body:
+        if isinstance(node, Function | ast.ClassDef):
+            defined.add(node.name)
+            if is_private_above and not node.name.startswith("_"):
+                yield node.name
+            is_private_above |= (
+                isinstance(node, Function) and node.name.startswith("_") and node.name not in needed
+            )
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            assigned = {name.id for name in ast.walk(node) if is_name(name, ast.Store)}
+            if names_read(node) & defined:
+                defined |= assigned
+            elif defined:
+                yield from sorted(assigned)
+
+
+def needed_at_import(body: list[ast.stmt]) -> set[str]:
+    """Return the names that a module reads while it is imported, in functions that it calls too."""
+    functions = {node.name: node for node in body if isinstance(node, Function)}
+    found: set[str] = set()
+    new = {name for node in body for name in names_read(node)}
+    while new:
+        found |= new
+        inside = [
+            statement for name in new & functions.keys() for statement in functions[name].body
+        ]
+        new = {name for node in inside for name in names_read(node)} - found
+    return found
+
+
+def names_read(node: ast.AST) -> set[str]:
+    """Return the names that a statement reads, without those in bodies of functions."""
+    if is_name(node, ast.Load):
+        return {node.id}
+    later: list[ast.stmt] = node.body if isinstance(node, Function) else []
+    now = [child for child in ast.iter_child_nodes(node) if child not in later]
+    return {name for child in now for name in names_read(child)}
+
+
+def is_name(node: ast.AST, context: type[ast.expr_context]) -> TypeGuard[ast.Name]:
+    """Whether the node is a name that is read or assigned."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, context)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("A = 1\ndef f(): _g()\ndef _g(): pass", []),
+        ("def f(): pass\nA = 1", ["A"]),
+        ("def f(): pass\nA = f()\nB: int = A", []),
+        ("class C: pass\nlogger = getLogger(__name__)", ["logger"]),
+        ("class C: pass\nAll = list[C]", []),
+        ("def _g(): pass\ndef f(): _g()", ["f"]),
+        ("def _g(): pass\nclass C:\n    a = Field(check=_g)", []),
+        ("def _g(): pass\nclass C:\n    def f(self): _g()", ["C"]),
+        ("def _g(): pass\ndef f(a=_g): pass", []),
+        ("def _g(): pass\ndef f(): return _g()\nA = f()\ndef h(): pass", []),
+        ("class _C: pass\ndef f(): pass", []),
+    ],
+)
+def test_what_stands_too_low_is_found(source: str, names: list[str]) -> None:
+    assert list(out_of_order(ast.parse(source).body)) == names
+
+
+@pytest.mark.slow("parses every module")
+def test_modules_read_from_the_top() -> None:
+    low = [
+        f"{name}: {found}"
+        for name in sources(*BROKER, "pipeline")
+        if not name.endswith("_pb2.py")
+        for found in out_of_order(ast.parse((ROOT / name).read_bytes()).body)
+    ]
+
+    assert low == []
+
+
 DATABASE = re.compile(
     r"^vendor$|sqlite|mysql|mariadb|postgres"
     r"|FORCE INDEX \(|INDEXED BY |STRAIGHT_JOIN|ON (DUPLICATE KEY|CONFLICT) ",
@@ -174,7 +259,7 @@ def test_questions_which_database_is_used_are_found(line: str) -> None:
 def test_only_dialects_know_which_database_is_used() -> None:
     dialects = ("channels_app/database/dialects/", "pipeline/broker/database.py")
     # The driver that MySQL's dialect uses, and the default of a setting.
-    others = ("broker_site/mysql/", "pipeline/settings.py")
+    others = ("broker_site/server/mysql/", "pipeline/settings.py")
     asking = [
         f"{name}:{line}"
         for name in sources(*BROKER, "pipeline")

@@ -12,8 +12,8 @@ from django.core.checks.messages import ERROR, WARNING
 from django.core.management.base import CommandParser
 from django.db import Error as DatabaseFailure
 
-from broker_site import diagnosis
-from broker_site.diagnosis import Finding, Level
+from broker_site.observability import diagnosis
+from broker_site.observability.diagnosis import Finding, Level
 from channels_app.database.raw import dialect
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import counted
@@ -23,7 +23,7 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 
 
 class Command(BaseCommand):
-    """Shows what system checks and broker_site/diagnosis.py found."""
+    """Shows what system checks and broker_site/observability/diagnosis.py found."""
 
     help = (
         "Check settings, database, workers, sweeps and keys, and print what is wrong and how to "

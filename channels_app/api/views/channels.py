@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.principal import Principal
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core import keys
 from channels_app.core.errors import NotFound
@@ -58,7 +58,7 @@ class ChannelView(ResourceView):
         found = Channel.objects.filter(slug=channel).first()
         if found is None:
             raise NotFound("unknown_channel", f"There is no channel {channel}.")
-        return etags.fresh(request, ChannelSerializer(found).data, found.version)
+        return base.fresh(request, ChannelSerializer(found).data, found.version)
 
     @openapi.operation(
         "putChannel",

@@ -8,12 +8,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.principal import Principal
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.ingest import publishing
 from channels_app.models import Consumer
-from channels_app.registry import consumers, secrets
+from channels_app.registry import consumers, inbound_addresses, secrets
 from channels_app.registry.resource import WriteResult
 from channels_app.serializers.api_keys import OverlapSerializer
 from channels_app.serializers.consumers import (
@@ -93,7 +93,7 @@ class ConsumerView(ShowsConsumer):
         if found is None:
             raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
         # Health changes without a new version, so the tag has to include it.
-        return etags.fresh(request, representation(found), found.version, found.condition.code)
+        return base.fresh(request, representation(found), found.version, found.condition.code)
 
     @openapi.operation(
         "putConsumer",
@@ -149,7 +149,7 @@ class ConsumerView(ShowsConsumer):
             channel,
             client_id,
             principal=self.principal,
-            condition=etags.precondition_of(request),
+            condition=base.precondition_of(request),
         )
         return Response(status=204)
 
@@ -218,9 +218,9 @@ class SecretsView(ApiView):
             client_id,
             json_object(request, optional=True),
             principal=self.principal,
-            condition=etags.precondition_of(request),
+            condition=base.precondition_of(request),
         )
-        return etags.tagged(with_secret(done), done.row.version, status=201)
+        return base.tagged(with_secret(done), done.row.version, status=201)
 
 
 def representation(consumer: Consumer) -> dict[str, Any]:
@@ -232,12 +232,6 @@ def with_secret(done: WriteResult[Consumer]) -> dict[str, Any]:
     """The consumer, with the secret that was generated, if any."""
     secret = {"secret": lambda row: done.secrets[0]} if done.secrets else {}
     return ConsumerWithSecretSerializer(done.row, context=consumers.decrypted() | secret).data
-
-
-def _visible(principal: Principal, channel_id: int) -> QuerySet[Consumer]:
-    related = ("channel", "team", "health", "dead_letter_channel")
-    mine = Consumer.objects.select_related(*related).prefetch_related("secrets")
-    return mine.filter(principal.owned(), channel_id=channel_id)
 
 
 class InboundAddressView(DoneView):
@@ -253,4 +247,10 @@ class InboundAddressView(DoneView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Create a new inbound address. The current address stops working at once."""
-        return self.done(consumers.renew_inbound, channel, client_id)
+        return self.done(inbound_addresses.renew, channel, client_id)
+
+
+def _visible(principal: Principal, channel_id: int) -> QuerySet[Consumer]:
+    related = ("channel", "team", "health", "dead_letter_channel")
+    mine = Consumer.objects.select_related(*related).prefetch_related("secrets")
+    return mine.filter(principal.owned(), channel_id=channel_id)

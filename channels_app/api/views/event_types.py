@@ -6,7 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.principal import Principal
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core import keys
 from channels_app.core.errors import Forbidden, NotFound
@@ -74,7 +74,7 @@ class EventTypeView(ResourceView):
         )
         if found is None:
             raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
-        return etags.fresh(request, EventTypeSerializer(found).data, found.version)
+        return base.fresh(request, EventTypeSerializer(found).data, found.version)
 
     @openapi.operation(
         "putEventType",
@@ -122,7 +122,7 @@ class EventTypeView(ResourceView):
             channel,
             name,
             principal=self.principal,
-            condition=etags.precondition_of(request),
+            condition=base.precondition_of(request),
         )
         return Response(status=204)
 

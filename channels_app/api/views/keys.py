@@ -4,7 +4,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.models import ApiKey, Producer
@@ -79,7 +79,7 @@ class KeyView(ApiView):
             key_id,
             principal=self.principal,
             producer=producer,
-            condition=etags.precondition_of(request),
+            condition=base.precondition_of(request),
         )
         return Response(status=204)
 
@@ -106,7 +106,7 @@ class KeyRotationView(ApiView):
             json_object(request, optional=True),
             principal=self.principal,
             producer=producer,
-            condition=etags.precondition_of(request),
+            condition=base.precondition_of(request),
         )
         return _made(done)
 
@@ -115,4 +115,4 @@ def _made(done: WriteResult[ApiKey]) -> Response:
     secrets = api_keys.Shown(*done.secrets)._asdict()
     context = {name: lambda row, text=text: text for name, text in secrets.items()}
     body = KeyWithTextSerializer(done.row, context=context).data
-    return etags.tagged(body, done.row.version, status=201)
+    return base.tagged(body, done.row.version, status=201)

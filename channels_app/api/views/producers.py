@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.principal import Principal
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.models import Producer
@@ -59,7 +59,7 @@ class ProducerView(ResourceView):
         found = _visible(self.principal).filter(slug=producer).first()
         if found is None:
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
-        return etags.fresh(request, ProducerSerializer(found).data, found.version)
+        return base.fresh(request, ProducerSerializer(found).data, found.version)
 
     @openapi.operation(
         "putProducer",

@@ -1,6 +1,6 @@
 """Publish one message per request; a 2xx response means that it is stored (S0-21, S0-26).
 
-REST framework's view and the fast path (broker_site/fast_path.py) both use `publish`.
+REST framework's view and the fast path (broker_site/server/fast_path.py) both use `publish`.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,6 @@ from channels_app.registry.cache import ChannelConfig
 SMALL_DIGITS = 5
 """A body whose Content-Length has at most so many digits is read before the quota is checked:
 checking once is cheaper."""
-
 RECORD = openapi.record(
     id={"type": "string", "pattern": "^msg_[0-7][0-9a-hjkmnp-tv-z]{12}$"},
     duplicate={"type": "boolean", "description": "True if the Idempotency-Key was used before."},
@@ -130,27 +129,6 @@ def publish(
     return Response(status, fast_path.to_json(shown), [("Location", shown["url"])])
 
 
-def _check_of(meta: Mapping[str, Any]) -> Callable[[bytes], None] | None:
-    """What notices that a body is incomplete; None if nothing does."""
-    kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-    return whole_json if kind == "application/json" or kind.endswith("+json") else None
-
-
-def _is_small(meta: Mapping[str, Any]) -> bool:
-    announced = meta.get("CONTENT_LENGTH") or ""
-    return announced.isdecimal() and len(announced) <= SMALL_DIGITS
-
-
-def _in_turn(view: ChannelConfig, message: Publication, principal: Principal) -> Accepted:
-    (result,) = sequencing.accept_in_sequence(
-        view, principal.producer_id, [message], principal.owner
-    )
-    if isinstance(result, BrokerError):
-        result.field = "Hookstation-Producer-Seq"
-        raise result
-    return result
-
-
 class PublishView(ApiView):
     """The messages of a channel, for their producers."""
 
@@ -191,3 +169,24 @@ class RefusalView(ApiView):
         """Raise ``error`` after authentication."""
         self.perform_authentication(request)
         raise self.error
+
+
+def _is_small(meta: Mapping[str, Any]) -> bool:
+    announced = meta.get("CONTENT_LENGTH") or ""
+    return announced.isdecimal() and len(announced) <= SMALL_DIGITS
+
+
+def _check_of(meta: Mapping[str, Any]) -> Callable[[bytes], None] | None:
+    """What notices that a body is incomplete; None if nothing does."""
+    kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    return whole_json if kind == "application/json" or kind.endswith("+json") else None
+
+
+def _in_turn(view: ChannelConfig, message: Publication, principal: Principal) -> Accepted:
+    (result,) = sequencing.accept_in_sequence(
+        view, principal.producer_id, [message], principal.owner
+    )
+    if isinstance(result, BrokerError):
+        result.field = "Hookstation-Producer-Seq"
+        raise result
+    return result

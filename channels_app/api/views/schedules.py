@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.principal import Principal
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, json_object
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import NotFound
@@ -91,7 +91,7 @@ class ScheduleView(OneScheduleView):
         found = mine.filter(name=schedule).first()
         if found is None:
             raise NotFound("unknown_schedule", f"The channel has no schedule {schedule}.")
-        return etags.tagged(self.whole(found), found.version)
+        return base.tagged(self.whole(found), found.version)
 
     @openapi.operation(
         "putSchedule",
@@ -110,7 +110,7 @@ class ScheduleView(OneScheduleView):
         done = recurring.put(
             order_of(self.principal, request, channel, schedule), json_object(request)
         )
-        return etags.registered(request, done, self.whole(done.row, sent=True))
+        return base.registered(request, done, self.whole(done.row, sent=True))
 
     @openapi.operation(
         "patchSchedule",
@@ -129,7 +129,7 @@ class ScheduleView(OneScheduleView):
         done = recurring.patch(
             order_of(self.principal, request, channel, schedule), json_object(request)
         )
-        return etags.registered(request, done, self.whole(done.row))
+        return base.registered(request, done, self.whole(done.row))
 
     @openapi.operation(
         "deleteSchedule",
@@ -162,7 +162,7 @@ class PauseScheduleView(OneScheduleView):
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Stop publishing until the schedule is resumed."""
         done = schedules.pause(order_of(self.principal, request, channel, schedule))
-        return etags.registered(request, done, self.whole(done.row))
+        return base.registered(request, done, self.whole(done.row))
 
 
 class ResumeScheduleView(OneScheduleView):
@@ -181,12 +181,12 @@ class ResumeScheduleView(OneScheduleView):
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Resume with the next occurrence. Occurrences missed during the pause are skipped."""
         done = schedules.resume(order_of(self.principal, request, channel, schedule))
-        return etags.registered(request, done, self.whole(done.row))
+        return base.registered(request, done, self.whole(done.row))
 
 
 def order_of(principal: Principal, request: Request, channel: str, schedule: str) -> Order:
     """The order of the caller, for its own schedules, with the precondition of ``If-Match``."""
-    return Order(channel, schedule, principal, etags.precondition_of(request))
+    return Order(channel, schedule, principal, base.precondition_of(request))
 
 
 def _visible(principal: Principal, channel_id: int) -> QuerySet[Schedule]:

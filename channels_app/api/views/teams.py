@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.principal import Principal
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.models import Team
@@ -53,7 +53,7 @@ class TeamView(ResourceView):
         found = _visible(self.principal).filter(slug=team).first()
         if found is None:
             raise NotFound("unknown_team", f"There is no team {team}.")
-        return etags.fresh(request, TeamSerializer(found).data, found.version)
+        return base.fresh(request, TeamSerializer(found).data, found.version)
 
     @openapi.operation(
         "putTeam",

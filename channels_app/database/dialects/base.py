@@ -26,7 +26,7 @@ class Dialect(ABC):
     is_embedded = False
     """Whether the broker's processes write a file themselves: one at a time, without a server."""
     takes_packets = False
-    """Whether the server runs several statements of one packet (`broker_site.mysql`)."""
+    """Whether the server runs several statements of one packet (`broker_site.server.mysql`)."""
     has_loose_scan = False
     """Whether it jumps in an index from group to group, and reads one entry of each."""
     statement_setting = ""

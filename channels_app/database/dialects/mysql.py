@@ -47,7 +47,7 @@ class MySQL(Dialect):
     """The system's ENOSPC."""
 
     def configure(self, config: dict[str, Any], data_dir: Path) -> None:
-        config["ENGINE"] = "broker_site.mysql"
+        config["ENGINE"] = "broker_site.server.mysql"
         # READ COMMITTED: claims take no gap locks and see each other's commits.
         config["OPTIONS"] = {
             "charset": "utf8mb4",

@@ -21,11 +21,15 @@ from channels_app.core.errors import Forbidden, Invalid, NotFound, TooLarge
 from channels_app.database import clock
 from channels_app.ingest.body import AuthenticatedRequest, parse_json, read_body, whole_json
 from channels_app.models import Consumer
-from channels_app.registry import consumers
+from channels_app.registry import inbound_addresses
 from delivery.acks import callbacks, correlations
 from delivery.api import bodies
 from delivery.core import acks
 from delivery.core.acks import AckResult, ProviderStatus
+
+MAX_BYTES = 3 * 1024 * 1024
+"""Maximum bytes of a callback: the maximum that Meta sends."""
+_CHALLENGE = re.compile(r"[A-Za-z0-9._~-]{1,200}")
 
 
 class AckView(OpenView):
@@ -49,18 +53,13 @@ class AckView(OpenView):
         return Response({"result": answered.result, "state": answered.delivery.shown})
 
 
-MAX_BYTES = 3 * 1024 * 1024
-"""Maximum bytes of a callback: the maximum that Meta sends."""
-_CHALLENGE = re.compile(r"[A-Za-z0-9._~-]{1,200}")
-
-
 class InboundView(OpenView):
     """Callbacks of a consumer's provider, signed if the consumer requires it."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request, token: str) -> HttpResponse:
         """A provider asks whether the address is meant (hub.challenge)."""
-        setting = settings.of(consumers.called(token).ack)
+        setting = settings.of(inbound_addresses.find_consumer(token).ack)
         asked = request.query_params
         wanted = setting["verify_token"] if setting else None
         given = asked.get("hub.verify_token", "")
@@ -78,7 +77,7 @@ class InboundView(OpenView):
     def post(self, request: Request, token: str) -> Response:
         """What has become of messages; answers how many words were heard as what."""
         # Checked first, so that no body is read for an invalid token.
-        consumer = consumers.called(token)
+        consumer = inbound_addresses.find_consumer(token)
         statuses = self._statuses(request, consumer)
         now = clock.now()
         reports = correlations.find(consumer.id, statuses, now)
@@ -92,7 +91,7 @@ class InboundView(OpenView):
         )
         setting: Any = settings.of(consumer.ack)
         if setting["signature"]:
-            known = consumers.opened(consumer)
+            known = inbound_addresses.load(consumer)
             signature = meta.get("HTTP_X_HUB_SIGNATURE_256", "")
             if known is None or not settings.is_signed(signature, body, known.secret):
                 detail = "X-Hub-Signature-256 does not match this body and the consumer's secret."

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import cursor, etags
+from channels_app.api import base, cursor
 from channels_app.api.base import ApiView, json_object
 from channels_app.api.cursor import Page
 from channels_app.core import ids
@@ -36,6 +36,8 @@ from delivery.transport.test_delivery import probe
 
 DELIVERIES, DEAD_LETTERS = DeliveryQuerySerializer(), DeadLetterQuerySerializer()
 NOTES = NoteQuerySerializer()
+MAX_ATTEMPTS = 200
+"""Maximum attempts shown with one delivery, the newest ones."""
 
 
 class ConsumerTestView(ApiView):
@@ -63,10 +65,6 @@ class ConsumerTestView(ApiView):
         return Response(ProbeSerializer.show(found))
 
 
-MAX_ATTEMPTS = 200
-"""Maximum attempts shown with one delivery, the newest ones."""
-
-
 class DeliveryView(ApiView):
     """One delivery with its attempts."""
 
@@ -89,7 +87,7 @@ class DeliveryView(ApiView):
             ),
         }
         shown = DeliveryWithAttemptsSerializer(row, context=context)
-        return etags.fresh(request, shown.data, row.version)
+        return base.fresh(request, shown.data, row.version)
 
 
 class DeliveryReplayView(ApiView):
@@ -109,7 +107,7 @@ class DeliveryReplayView(ApiView):
         principal = self.principal.because(reason)
         after = replay.replay_one(row.id, principal, now=clock.now(), slot=os.getpid())
         body = DeliverySerializer.show_of(after, row.consumer)
-        return etags.tagged(body, after.version, status=202, location=body["url"])
+        return base.tagged(body, after.version, status=202, location=body["url"])
 
 
 class DeliveryCancelView(ApiView):
@@ -125,7 +123,7 @@ class DeliveryCancelView(ApiView):
         principal = self.principal.because(reason)
         after = cancel.cancel_one(row.id, principal, now=clock.now(), slot=os.getpid())
         body = DeliverySerializer.show_of(after, row.consumer)
-        return etags.tagged(body, after.version)
+        return base.tagged(body, after.version)
 
 
 class ConsumerDeliveriesView(ApiView):

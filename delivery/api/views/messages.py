@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.principal import Principal
-from channels_app.api import cursor, etags, problems
+from channels_app.api import base, cursor, problems
 from channels_app.api.base import ApiView
 from channels_app.api.views.publish import PublishView
 from channels_app.core import ids
@@ -44,6 +44,12 @@ STATES: dict[str, Q] = {
     **{shown.value: Message.in_state(shown) for shown in Message.Shown},
 }
 """Values of ``state=``, besides ``scheduled``."""
+Item = dict[str, Any]
+Result = dict[str, Any]
+Step = Callable[[Mapping[int, Item], Principal, datetime], Mapping[int, Result | BrokerError]]
+"""Changes messages by key, each by its item."""
+MAX_DELIVERIES = 1000
+"""Maximum deliveries shown with one message."""
 
 
 class ChannelMessagesView(PublishView):
@@ -87,12 +93,6 @@ class ChannelMessagesView(PublishView):
         digest = channel.key_digest(producer.id if producer else None, key)
         open_ones = IdempotencyRecord.objects.filter(digest=digest, expires_at__gt=clock.now())
         return rows.filter(id__in=list(open_ones.values_list("message_id", flat=True)))
-
-
-Item = dict[str, Any]
-Result = dict[str, Any]
-Step = Callable[[Mapping[int, Item], Principal, datetime], Mapping[int, Result | BrokerError]]
-"""Changes messages by key, each by its item."""
 
 
 class MoveView(ApiView):
@@ -166,6 +166,101 @@ class CancelView(ApiView):
         return _each(self, request, bodies.CANCEL_ITEM, take_back)
 
 
+class MessageView(ApiView):
+    """One message."""
+
+    scopes: ClassVar = {"GET": ("read",), "PATCH": ("publish",), "DELETE": ("publish",)}
+
+    @documents.get_message
+    def get(self, request: Request, message_id: str) -> Response:
+        """Return the message with its deliveries."""
+        row = policy.message_of(self.principal, message_id)
+        return base.tagged(_with_deliveries(self.principal, row), row.version)
+
+    @documents.patch_message
+    def patch(self, request: Request, message_id: str) -> Response:
+        """Change the priority or due time of a waiting message.
+
+        Its queued deliveries change with it, including retries. Only the message's own producer may
+        do this, and only while none of its deliveries is in flight (409).
+        """
+        row = policy.own_message(self.principal, message_id)
+        condition = base.precondition_of(request)
+        values = bodies.read(request, bodies.RESCHEDULE)
+        principal = self.principal.because(values.pop("reason", ""))
+        now = clock.now()
+        values = bodies.move_of(values, now)
+        changed = reschedule.reschedule(row.id, principal, now=now, condition=condition, **values)
+        return base.tagged(_with_deliveries(self.principal, changed), changed.version)
+
+    @documents.delete_message
+    def delete(self, request: Request, message_id: str) -> Response:
+        """Cancel the queued deliveries of a message.
+
+        Attempts in flight finish, and their deliveries are queued again if they fail. If deliveries
+        are in flight and none is queued, nothing is cancelled (409): repeat the request later.
+        Cancelling twice changes nothing.
+        """
+        row = policy.own_message(self.principal, message_id)
+        values = cursor.read_query(bodies.REPAIR, request.query_params)
+        principal = self.principal.because(values.get("reason", ""))
+        done = cancel.cancel_message(
+            row.id,
+            principal,
+            now=clock.now(),
+            slot=os.getpid(),
+            condition=base.precondition_of(request),
+            unless_sent=True,
+        )
+        context = _context(self.principal, done.message)
+        context["cancelled_count"] = lambda _: done.cancelled_count
+        shown = CancelledMessageSerializer(done.message, context=context)
+        return base.tagged(shown.data, done.message.version)
+
+
+class MessageBodyView(ApiView):
+    """The exact bytes of one message."""
+
+    scopes: ClassVar = {"GET": ("read", "receive")}
+
+    @documents.get_body
+    def get(self, request: Request, message_id: str) -> HttpResponse:
+        """Return the exact bytes as an attachment, with the producer's content type."""
+        row = policy.message_of(self.principal, message_id)
+        if not (self.principal.may("read") or policy.was_sent(self.principal, row)):
+            raise NotFound("unknown_message", "There is no such message.")
+        if not policy.is_received(self.principal, row):
+            if not self.principal.may_open(row.channel):
+                detail = "The channel is sensitive: the key needs the scope sensitive."
+                raise Forbidden("sensitive_channel", detail)
+            _note(self.principal, row, "body")
+        payload = payloads.load([row.id]).get(row.id)
+        if payload is not None and payload.missing_key:
+            raise KeyUnavailable(payload.missing_key)
+        if payload is None or payload.body is None:
+            sentence = payload.error if payload else "The message was deleted."
+            if payload and payload.outcome is Outcome.INTEGRITY_ERROR:
+                raise NotFound("integrity_error", sentence)
+            raise NotFound("body_unreadable", sentence)
+        name = ids.to_public(ids.MESSAGE, row.id)
+        return HttpResponse(
+            payload.body,
+            content_type=payload.content_type or "application/octet-stream",
+            # A producer's HTML must not run under this origin in a browser.
+            headers={
+                "Content-Disposition": f'attachment; filename="{name}"',
+                "Content-Security-Policy": "default-src 'none'; sandbox",
+                "X-Content-Type-Options": "nosniff",
+            },
+        )
+
+
+def _condition(item: Item) -> Precondition:
+    """Return the version that the message must have."""
+    version = item.pop("version", None)
+    return ALWAYS if version is None else Precondition(frozenset({version}), must_exist=True)
+
+
 def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step) -> Response:
     """Return the result of each item, in the request's order. Raises BrokerError and Invalid."""
     values = bodies.read(request, bodies.MANY)
@@ -205,12 +300,6 @@ def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step)
     return Response(ManyResultsSerializer.show(many), status=207)
 
 
-def _condition(item: Item) -> Precondition:
-    """Return the version that the message must have."""
-    version = item.pop("version", None)
-    return ALWAYS if version is None else Precondition(frozenset({version}), must_exist=True)
-
-
 def _name(item: object) -> str | None:
     name = item.get("id") if isinstance(item, dict) else None
     return (
@@ -226,99 +315,6 @@ def _result(result: Result | Exception) -> Result:
         return result
     names = ("status", "code", "detail", "field")
     return {name: problem[name] for name in names if name in problem}
-
-
-MAX_DELIVERIES = 1000
-"""Maximum deliveries shown with one message."""
-
-
-class MessageView(ApiView):
-    """One message."""
-
-    scopes: ClassVar = {"GET": ("read",), "PATCH": ("publish",), "DELETE": ("publish",)}
-
-    @documents.get_message
-    def get(self, request: Request, message_id: str) -> Response:
-        """Return the message with its deliveries."""
-        row = policy.message_of(self.principal, message_id)
-        return etags.tagged(_with_deliveries(self.principal, row), row.version)
-
-    @documents.patch_message
-    def patch(self, request: Request, message_id: str) -> Response:
-        """Change the priority or due time of a waiting message.
-
-        Its queued deliveries change with it, including retries. Only the message's own producer may
-        do this, and only while none of its deliveries is in flight (409).
-        """
-        row = policy.own_message(self.principal, message_id)
-        condition = etags.precondition_of(request)
-        values = bodies.read(request, bodies.RESCHEDULE)
-        principal = self.principal.because(values.pop("reason", ""))
-        now = clock.now()
-        values = bodies.move_of(values, now)
-        changed = reschedule.reschedule(row.id, principal, now=now, condition=condition, **values)
-        return etags.tagged(_with_deliveries(self.principal, changed), changed.version)
-
-    @documents.delete_message
-    def delete(self, request: Request, message_id: str) -> Response:
-        """Cancel the queued deliveries of a message.
-
-        Attempts in flight finish, and their deliveries are queued again if they fail. If deliveries
-        are in flight and none is queued, nothing is cancelled (409): repeat the request later.
-        Cancelling twice changes nothing.
-        """
-        row = policy.own_message(self.principal, message_id)
-        values = cursor.read_query(bodies.REPAIR, request.query_params)
-        principal = self.principal.because(values.get("reason", ""))
-        done = cancel.cancel_message(
-            row.id,
-            principal,
-            now=clock.now(),
-            slot=os.getpid(),
-            condition=etags.precondition_of(request),
-            unless_sent=True,
-        )
-        context = _context(self.principal, done.message)
-        context["cancelled_count"] = lambda _: done.cancelled_count
-        shown = CancelledMessageSerializer(done.message, context=context)
-        return etags.tagged(shown.data, done.message.version)
-
-
-class MessageBodyView(ApiView):
-    """The exact bytes of one message."""
-
-    scopes: ClassVar = {"GET": ("read", "receive")}
-
-    @documents.get_body
-    def get(self, request: Request, message_id: str) -> HttpResponse:
-        """Return the exact bytes as an attachment, with the producer's content type."""
-        row = policy.message_of(self.principal, message_id)
-        if not (self.principal.may("read") or policy.was_sent(self.principal, row)):
-            raise NotFound("unknown_message", "There is no such message.")
-        if not policy.is_received(self.principal, row):
-            if not self.principal.may_open(row.channel):
-                detail = "The channel is sensitive: the key needs the scope sensitive."
-                raise Forbidden("sensitive_channel", detail)
-            _note(self.principal, row, "body")
-        payload = payloads.load([row.id]).get(row.id)
-        if payload is not None and payload.missing_key:
-            raise KeyUnavailable(payload.missing_key)
-        if payload is None or payload.body is None:
-            sentence = payload.error if payload else "The message was deleted."
-            if payload and payload.outcome is Outcome.INTEGRITY_ERROR:
-                raise NotFound("integrity_error", sentence)
-            raise NotFound("body_unreadable", sentence)
-        name = ids.to_public(ids.MESSAGE, row.id)
-        return HttpResponse(
-            payload.body,
-            content_type=payload.content_type or "application/octet-stream",
-            # A producer's HTML must not run under this origin in a browser.
-            headers={
-                "Content-Disposition": f'attachment; filename="{name}"',
-                "Content-Security-Policy": "default-src 'none'; sandbox",
-                "X-Content-Type-Options": "nosniff",
-            },
-        )
 
 
 def _with_deliveries(principal: Principal, row: Message) -> dict[str, Any]:

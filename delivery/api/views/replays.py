@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.principal import Principal
-from channels_app.api import cursor, etags
+from channels_app.api import base, cursor
 from channels_app.api.base import ApiView
 from channels_app.core import ids
 from channels_app.core.errors import Conflict, NotFound
@@ -95,7 +95,7 @@ class ReplayView(ApiView):
     def get(self, request: Request, replay_id: str) -> Response:
         """Return the progress of a replay."""
         row = _replay_of(self.principal, replay_id)
-        return etags.fresh(request, ReplaySerializer.show(row), row.version)
+        return base.fresh(request, ReplaySerializer.show(row), row.version)
 
 
 class ReplayCancelView(ApiView):
@@ -114,7 +114,7 @@ class ReplayCancelView(ApiView):
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
         principal = self.principal.because(reason)
         after = replay.cancel(row.id, principal, now=clock.now())
-        return etags.tagged(ReplaySerializer.show(after), after.version)
+        return base.tagged(ReplaySerializer.show(after), after.version)
 
 
 def _answer(
@@ -132,7 +132,7 @@ def _answer(
         rate_per_second=values.get("rate_per_second"),
     )
     shown = ReplaySerializer.show(row)
-    return etags.tagged(shown, row.version, status=202, location=shown["url"])
+    return base.tagged(shown, row.version, status=202, location=shown["url"])
 
 
 def _preview(wanted: ReplayFilter, consumers: list[Consumer]) -> dict[str, Any]:

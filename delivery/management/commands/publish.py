@@ -11,16 +11,14 @@ from django.core.management.base import CommandParser
 from channels_app.conf import MAX_BATCH_ITEMS
 from channels_app.core.program import typed
 from channels_app.models import Producer
+from delivery.management import publishing
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted
-from delivery.management.publishing import outlets
-from delivery.management.publishing.lines import Reader, batches
-from delivery.management.publishing.outlets import Outlet
-from delivery.management.publishing.run import Run
+from delivery.management.publishing import Outlet, Reader, Run, batches
 
 
 class Command(BaseCommand):
-    """Publishes a file through delivery/management/publishing and prints the results."""
+    """Publishes a file through delivery/management/publishing.py and prints the results."""
 
     help = (
         "Publish the messages of a JSONL file on a channel: one JSON object in each line, sent in\n"
@@ -113,16 +111,16 @@ class Command(BaseCommand):
 
     def _outlet(self, file: str, options: dict[str, Any]) -> Outlet:
         if options["direct"]:
-            return outlets.Direct(options["channel"], _producer(options["producer"]))
+            return publishing.Direct(options["channel"], _producer(options["producer"]))
         if options["producer"]:
             raise Error("--producer needs --direct; otherwise the key determines the producer.")
         key = _key(options["key_file"], file)
-        return outlets.Api(
+        return publishing.Api(
             options["url"].rstrip("/"), options["channel"], key, on_pause=self._keeps_trying
         )
 
     def _keeps_trying(self, reason: str) -> None:
-        seconds = f"{outlets.RETRY_TIMEOUT_S:.0f} s"
+        seconds = f"{publishing.RETRY_TIMEOUT_S:.0f} s"
         self.stderr.write(f"{reason} Trying again for up to {seconds}.", self.style.WARNING)
 
 

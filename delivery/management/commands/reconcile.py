@@ -15,7 +15,7 @@ from channels_app.database import clock
 from channels_app.models import Channel, Consumer
 from delivery.core.reconciliation import EXPLANATIONS, STATES, Finding
 from delivery.maintenance import reconciliations
-from delivery.maintenance.reconciler import Reconciler, Wanted
+from delivery.maintenance.reconciliations import Reconciler, Wanted
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted
 from delivery.models import ReconciliationReport
@@ -27,7 +27,7 @@ LENGTH = re.compile(r"(\d+)([smhd])")
 
 
 class Command(BaseCommand):
-    """Runs delivery/maintenance/reconciler.py and prints its report."""
+    """Runs delivery/maintenance/reconciliations.py and prints its report."""
 
     help = (
         "Compare accepted messages with their deliveries, row by row. Checks that every message\n"

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from channels_app.conf import keyring
-from channels_app.registry import data_encryption, secrets
+from channels_app.registry import data_encryption, reencryption
 from delivery.maintenance import reencrypt_responses
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted, refuse_wrong_keys
@@ -71,7 +71,7 @@ class Command(BaseCommand):
 
     def _reencrypt_all(self) -> None:
         unreadable: list[str] = []
-        for kind in (*secrets.kinds(), reencrypt_responses.kind()):
+        for kind in (*reencryption.kinds(), reencrypt_responses.kind()):
             unreadable += self._reencrypt(kind)
         if unreadable:
             more = f"\n  ... and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
@@ -87,7 +87,7 @@ class Command(BaseCommand):
             )
         )
 
-    def _reencrypt(self, kind: secrets.Kind) -> list[str]:
+    def _reencrypt(self, kind: reencryption.Kind) -> list[str]:
         progress = Progress(self.stdout, kind.total(), kind.noun)
         looked, reencrypted = 0, 0
         unreadable: list[str] = []

@@ -9,6 +9,8 @@ from delivery.cluster import qcluster
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import refuse_wrong_keys
 
+run = qcluster.run
+
 
 class Command(BaseCommand):
     """Runs pumps, sweeps and schedules until SIGTERM."""
@@ -34,6 +36,3 @@ class Command(BaseCommand):
         """Block until stopped."""
         refuse_wrong_keys()
         raise SystemExit(run(cluster))
-
-
-run = qcluster.run

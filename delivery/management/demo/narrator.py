@@ -16,7 +16,7 @@ from delivery.cluster.supervisor import Supervisor
 from delivery.core.lifecycle import DeliveryState
 from delivery.management.demo import pages
 from delivery.management.demo.numbers import Counts, Numbers
-from delivery.management.demo.producer import Shop
+from delivery.management.demo.shop import Shop
 from delivery.management.demo.stage import CHANNEL, Stage
 from delivery.models import Delivery
 

@@ -9,6 +9,12 @@ from delivery.management.demo.stage import CHANNEL, CONSUMERS, LOGIN, MEMBER, St
 
 WIDTH = 80
 RULE = "─" * WIDTH
+HEAD = (
+    f"   time accepted    /s  {''.join(f'{name:>14}' for name in CONSUMERS)}\n"
+    f"{'delivered/waiting/dead of each consumer':>{WIDTH}}"
+)
+REPEAT_HEAD = 20
+"""Lines until the header is printed again."""
 
 
 def banner(stage: Stage, rate: float) -> str:
@@ -33,14 +39,6 @@ def banner(stage: Stage, rate: float) -> str:
 
  Ctrl-C stops everything. Data and keys stay in {_short(stage.folder)}
 {RULE}"""
-
-
-HEAD = (
-    f"   time accepted    /s  {''.join(f'{name:>14}' for name in CONSUMERS)}\n"
-    f"{'delivered/waiting/dead of each consumer':>{WIDTH}}"
-)
-REPEAT_HEAD = 20
-"""Lines until the header is printed again."""
 
 
 def line(seconds: float, accepted: int, rate: float, counts: Mapping[str, Counts]) -> str:

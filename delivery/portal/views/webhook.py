@@ -1,25 +1,34 @@
-"""List a team's webhooks, and show one: its deliveries, health, settings and secret."""
+"""Register webhooks, and show and change a webhook: its deliveries, health and settings."""
 
 from typing import Any
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.http import HttpResponse
-from django.shortcuts import redirect
+from django.db.models import Count
+from django.http import Http404, HttpResponse
+from django.shortcuts import redirect, render
 
-from channels_app.core.errors import BrokerError, RateLimited
+from channels_app.core.errors import BrokerError, NotFound, PreconditionFailed, RateLimited
 from channels_app.core.http import Precondition
 from channels_app.database import clock
-from channels_app.models import Consumer
+from channels_app.models import Channel, Consumer, EventType
 from channels_app.portal.access import TeamRequest
-from channels_app.portal.forms import complaint, tried
+from channels_app.portal.forms import complaint, refuse, tried
 from channels_app.registry import api_keys, consumers, secrets
+from channels_app.registry.cache import ChannelConfig, config_cache
 from delivery.core import timing
 from delivery.core.lifecycle import SHOWN_STATES, DeliveryState
 from delivery.core.outcome import Outcome
 from delivery.models import Counter, Delivery, Notification
 from delivery.portal import charts, pages, policy, presenters
-from delivery.portal.forms import RotateForm, SwitchForm, WebhookForm, initial
+from delivery.portal.forms import (
+    RegisterForm,
+    RotateForm,
+    SwitchForm,
+    WebhookForm,
+    fault_of,
+    initial,
+)
 from delivery.portal.policy import WebhookView
 from delivery.portal.presenters import code_for
 from delivery.processes import wakeups
@@ -30,6 +39,10 @@ from delivery.transport import test_delivery
 PER_PAGE = 25
 NOTICES = 20
 MAX_UPCOMING = 100
+NEW = Precondition(must_be_new=True)
+TAKEN = "The name is taken on this channel; choose another one."
+MAX_TYPES = 500
+"""Maximum event types on a page."""
 
 
 def tab(webhook: Consumer, name: str, more: dict[str, Any]) -> dict[str, Any]:
@@ -261,18 +274,114 @@ class SwitchView(WebhookView):
         return redirect("webhooks:deliveries", request.team.slug, channel, client_id)
 
 
-def _form_of(webhook: Consumer, *args: Any, **kwargs: Any) -> WebhookForm:
-    dead_letters = set(api_keys.published_on(webhook.team.slug)) if webhook.team else set()
-    if webhook.dead_letter_channel:
-        dead_letters.add(webhook.dead_letter_channel.slug)  # an operator may have chosen another
-    form = WebhookForm(
-        webhook.channel, *args, dead_letters=sorted(dead_letters), stored=webhook.retry, **kwargs
-    )
-    if webhook.mode == Consumer.Mode.PULL:
-        form.only_what_pulls_need()
-    else:
-        form.only_what_is_called_needs()
-    return form
+class CatalogueView(WebhookView):
+    """The channels on which a team may register."""
+
+    section = "catalogue"
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """List all external channels."""
+        channels = Channel.objects.filter(exposure=policy.EXTERNAL).order_by("slug")
+        counted = channels.annotate(type_count=Count("event_type_set"))
+        return self.page("portal/webhooks/catalogue.html", {"channels": counted})
+
+
+class ChannelPage(WebhookView):
+    """One channel's event types."""
+
+    section = "catalogue"
+
+    def get(self, request: TeamRequest, channel: str) -> HttpResponse:
+        """Show each event type with description, schema and an example."""
+        found = policy.channel_of(channel)
+        types = EventType.objects.filter(channel=found).order_by("deprecated", "name")[:MAX_TYPES]
+        shown = [presenters.event_type(row) for row in types]
+        # Open one with an example, so that people see what they will receive.
+        opened = next((one for one in shown if one["example"] or one["schema"]), None)
+        context = {
+            "channel": found,
+            "types": [one | {"is_open": one is opened} for one in shown],
+            "mine": policy.webhooks_of(request.team).filter(channel=found),
+        }
+        return self.page("portal/webhooks/channel.html", context)
+
+
+class RegisterView(WebhookView):
+    """The form, the test of a URL, and the secret."""
+
+    reader = "editor"
+
+    def get(self, request: TeamRequest, channel: str) -> HttpResponse:
+        """Show an empty form."""
+        found = policy.channel_of(channel)
+        return self._form(
+            found, _form_for(request, found, initial={"retry": "", "lapsed_leases": "free"})
+        )
+
+    def post(self, request: TeamRequest, channel: str) -> HttpResponse:
+        """Test the URL or register; an invalid form keeps its values."""
+        found = policy.channel_of(channel)
+        form = _form_for(request, found, request.POST)
+        if request.POST.get("do") == "try":
+            return self._try(request, found, form)
+        if not form.is_valid():
+            return self._form(found, form, status=422)
+        name = form.cleaned_data["client_id"]
+        try:
+            done = consumers.put(
+                found.slug,
+                name,
+                form.values(),
+                principal=policy.publisher_of(request),
+                condition=NEW,
+            )
+        except (PreconditionFailed, NotFound):
+            form.add_error("client_id", TAKEN)
+            return self._form(found, form, status=409)
+        except BrokerError as error:
+            refuse(form, error)
+            return self._form(found, form, status=error.status)
+        (secret,) = done.secrets
+        context = {
+            "webhook": done.row,
+            "secret": secret,
+            "snippets": code_for(done.row, secret),
+        }
+        return self.page("portal/webhooks/registered.html", context, status=201)
+
+    def _try(self, request: TeamRequest, channel: Channel, form: RegisterForm) -> HttpResponse:
+        form.is_valid()
+        url = form.data.get("url", "").strip()
+        fault = fault_of(url)
+        answer, status = None, 200
+        try:
+            if not fault:
+                view = _view(channel)
+                answer = test_delivery.probe_address(
+                    url, view, "your-webhook", team_id=request.team.id
+                )
+        except RateLimited as error:
+            fault, status = error.detail, error.status
+        # A test does not require all fields, so show the form without errors.
+        form = _form_for(request, channel, initial=_typed(form))
+        context = {"fault": fault, "probed": answer and presenters.probed(answer), "tried": url}
+        return self._form(channel, form, context, status=status)
+
+    def _form(
+        self, channel: Channel, form: RegisterForm, more: Any = None, *, status: int = 200
+    ) -> HttpResponse:
+        context = {"channel": channel, "form": form, **(more or {})}
+        return self.page("portal/webhooks/register.html", context, status=status)
+
+
+class CheckView(WebhookView):
+    """Check a URL while a person types it."""
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """Return a sentence."""
+        url = request.GET.get("url", "").strip()
+        context = {"url": url, "fault": fault_of(url), "plain": url.lower().startswith("http://")}
+        return render(request, "portal/webhooks/check.html", context)
 
 
 def _listed(request: TeamRequest, webhook: Consumer, name: str) -> dict[str, Any]:
@@ -297,3 +406,37 @@ def _listed(request: TeamRequest, webhook: Consumer, name: str) -> dict[str, Any
         "begun": "before" in request.GET or "after" in request.GET,
     }
     return tab(webhook, name, context)
+
+
+def _form_of(webhook: Consumer, *args: Any, **kwargs: Any) -> WebhookForm:
+    dead_letters = set(api_keys.published_on(webhook.team.slug)) if webhook.team else set()
+    if webhook.dead_letter_channel:
+        dead_letters.add(webhook.dead_letter_channel.slug)  # an operator may have chosen another
+    form = WebhookForm(
+        webhook.channel, *args, dead_letters=sorted(dead_letters), stored=webhook.retry, **kwargs
+    )
+    if webhook.mode == Consumer.Mode.PULL:
+        form.only_what_pulls_need()
+    else:
+        form.only_what_is_called_needs()
+    return form
+
+
+def _form_for(request: TeamRequest, channel: Channel, *args: Any, **kwargs: Any) -> RegisterForm:
+    dead_letters = api_keys.published_on(request.team.slug)
+    return RegisterForm(channel, *args, dead_letters=dead_letters, **kwargs)
+
+
+def _view(channel: Channel) -> ChannelConfig:
+    view = config_cache.channel(channel.slug)
+    if view is None:
+        raise Http404(f"There is no channel {channel.slug}.")
+    return view
+
+
+def _typed(form: RegisterForm) -> dict[str, Any]:
+    """Return the typed values as initial values of a new form."""
+    data: Any = form.data
+    return {
+        name: data.getlist(name) if name == "types" else data.get(name, "") for name in form.fields
+    }

@@ -14,8 +14,8 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import OperationalError, connection
 
-from broker_site import checks
 from broker_site.env import Environment
+from broker_site.observability import checks
 from channels_app.conf import INSTALLATION
 from channels_app.core.encryption import generate_key
 from channels_app.database.dialects.mysql import MySQL

@@ -14,8 +14,8 @@ from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from broker_site import diagnosis
-from broker_site.diagnosis import Finding
+from broker_site.observability import diagnosis
+from broker_site.observability.diagnosis import Finding
 from channels_app.conf import conf, keyring
 from channels_app.core.encryption import Keyring, generate_key
 from channels_app.database import clock

@@ -20,7 +20,7 @@ from django.db import close_old_connections, connection
 from django.http import HttpRequest
 from rest_framework.request import Request
 
-from broker_site import wsgi
+from broker_site.server import wsgi
 from channels_app.core import times
 from channels_app.core.errors import BrokerError
 from channels_app.database import clock

@@ -80,7 +80,7 @@ print(threading.active_count())
 def test_a_web_process_freezes_what_it_loaded_for_the_garbage_collector() -> None:
     script = """
 import gc
-for site in ("broker_site.wsgi", "broker_site.web"):
+for site in ("broker_site.server.wsgi", "broker_site.server.granian"):
     __import__(site)
     assert gc.isenabled()
     print(gc.get_freeze_count(), len(gc.get_objects()))

@@ -12,8 +12,8 @@ from django.db import connection
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, values
 from prometheus_client.values import MultiProcessValue
 
-from broker_site import metric_files
-from broker_site.metric_files import Files
+from broker_site.observability import metric_files
+from broker_site.observability.metric_files import Files
 
 pytestmark = pytest.mark.skipif(connection.vendor == "mysql", reason="needs no database")
 DEAD = numbers(1 << 22)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, OperationalError, ProgrammingError, connection, transaction
 
-from broker_site import wsgi
+from broker_site.server import wsgi
 from channels_app.database import raw, transactions
 from channels_app.models import Team
 from delivery.cluster import children, qcluster

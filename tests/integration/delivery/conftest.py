@@ -3,14 +3,14 @@
 import pytest
 
 from delivery.core import breaker
-from delivery.maintenance import reconciler
+from delivery.maintenance import reconciliations
 from delivery.pump import membership
 
 
 @pytest.fixture(autouse=True)
 def _second_look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the 2 s between the two checks of deliveries that seem late in a reconciliation."""
-    monkeypatch.setattr(reconciler, "CHECK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(reconciliations, "CHECK_INTERVAL_S", 0.1)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from channels_app.models import (
     new_id,
 )
 from delivery import replay
-from delivery.maintenance import channel_erasure, checks, retention
+from delivery.maintenance import channel_erasure, reconciliation_scope, retention
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot
 from delivery.queue import cancel, claim, fanout
 from delivery.queue.claim import ClaimRequest
@@ -136,7 +136,7 @@ def test_reconciliation_of_normal_operation_finds_nothing(
     assert report["channels"][0]["fanned_out"] == Delivery.objects.count()
     for size in (1, 7):
         with monkeypatch.context() as patched:
-            patched.setattr(checks, "SLICE", size)
+            patched.setattr(reconciliation_scope, "SLICE", size)
             assert audit() == report, size
 
     channel.retention_days, channel.dead_retention_days = 1, 90
@@ -206,7 +206,7 @@ def test_a_deleted_message_is_found_by_its_idempotency_key(
     assert found() == {}
     name = lose(keyed[1])
     for size in (1, 1000):
-        monkeypatch.setattr(checks, "SLICE", size)
+        monkeypatch.setattr(reconciliation_scope, "SLICE", size)
         assert found() == found("--since", "1h") == {"lost": (1, [name])}
         assert found("--until", "1h") == found("--channel", keyed[0].slug) == {}
 

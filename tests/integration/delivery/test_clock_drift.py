@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.urls import reverse
 
-from broker_site import health
+from broker_site.observability import probes
 from channels_app.database import clock
 from channels_app.models import Channel, Message
 from delivery.health import notifications
@@ -51,7 +51,7 @@ def test_a_pump_claims_nothing_while_its_clock_is_too_far_off(
     with pumping.pumping() as pump:
         publish(channel, b"0")
         pump_until(pump, all_finished)
-        assert health.pumps().ok, "it is within the limit"
+        assert probes.pumps().ok, "it is within the limit"
         address = PumpSlot.objects.get().wake_address
 
         def has_caught_up() -> bool:
@@ -68,7 +68,7 @@ def test_a_pump_claims_nothing_while_its_clock_is_too_far_off(
             assert waiting.count() == 1
             slot = PumpSlot.objects.get()
             assert (slot.wake_address, slot.clock_offset_ms) == ("", seconds * 1000)
-            ready = health.pumps()
+            ready = probes.pumps()
             assert (ready.ok, "None claims deliveries" in ready.detail) == (False, True)
             assert caplog.text.count("pump claims nothing") == 1
 
@@ -77,7 +77,7 @@ def test_a_pump_claims_nothing_while_its_clock_is_too_far_off(
             assert len(receiver.requests()) == number + 1
             assert PumpSlot.objects.get().wake_address == address
             pump_rounds(pump, 2)
-            assert health.pumps().ok
+            assert probes.pumps().ok
 
 
 @pytest.mark.mariadb

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from channels_app.core.values import MASK
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message
-from channels_app.registry import consumers
+from channels_app.registry import consumers, inbound_addresses
 from channels_app.registry.cache import config_cache
 from delivery import metrics
 from delivery.acks import callbacks, correlations
@@ -53,7 +53,7 @@ def register(url: str, **values: Any) -> Consumer:
 
 
 def path_of(consumer: Consumer) -> str:
-    address = consumers.address(consumer)
+    address = inbound_addresses.url(consumer)
     assert address is not None
     return urlsplit(address).path
 

@@ -18,7 +18,7 @@ from channels_app.ingest import accept, limits, storage
 from channels_app.ingest.accept import Publication
 from channels_app.ingest.storage import Room
 from channels_app.models import Channel, Membership, Message, QuotaUsage
-from channels_app.registry import consumers
+from channels_app.registry import consumers, inbound_addresses
 from delivery.health import notifications
 from delivery.maintenance import quota_usage as counting
 from delivery.maintenance import sweeps
@@ -167,7 +167,7 @@ def test_acknowledgements_are_accepted_while_publishing_is_refused(
             path = urlsplit(request.header("Hookstation-Ack-Url") or "").path
             answer = LeanClient().post(path, b"", "application/json")
             assert answer.json()["result"] == "on_time"
-        address = urlsplit(consumers.address(called_back) or "").path
+        address = urlsplit(inbound_addresses.url(called_back) or "").path
         for n in range(3):
             status = {"id": f"wamid.{n}", "status": "delivered"}
             told = {"entry": [{"changes": [{"value": {"statuses": [status]}}]}]}

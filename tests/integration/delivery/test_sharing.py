@@ -11,7 +11,7 @@ from channels_app.ingest.accept import Publication
 from channels_app.models import Consumer
 from delivery.models import PullWorker
 from delivery.pull import key_affinity
-from delivery.pull.receiving import sticky_keys
+from delivery.pull.key_affinity import sticky_keys
 from delivery.queue import fanout, lease_rows
 from tests.support.calling import problem
 from tests.support.ordering import check

@@ -7,8 +7,8 @@ import pytest
 from channels_app.database import clock, raw
 from channels_app.models import Consumer
 from delivery.core.reconciliation import Place
-from delivery.maintenance import checks, counters
-from delivery.maintenance.reconciler import Reconciler, Wanted
+from delivery.maintenance import counters, overdue, reconciliation_scope
+from delivery.maintenance.reconciliations import Reconciler, Wanted
 from delivery.models import Delivery
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
@@ -19,7 +19,7 @@ SLICE = 40
 
 @pytest.mark.slow("explains every statement of an audit")
 def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "SLICE", SLICE)
+    monkeypatch.setattr(reconciliation_scope, "SLICE", SLICE)
     with judging() as judge:
         counters.difference(large.consumer.id)
     # Counting reads all rows of a consumer, but from its index.
@@ -37,7 +37,7 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
         judge.where = "what nobody takes"
         Delivery.objects.filter(state="queued").update(due_at=clock.now())
         place = Place(large.consumer.channel_id, large.consumer.id)
-        checks.late_deliveries(reconciler.result, place, clock.now())
+        overdue.deliveries(reconciler.result, place, clock.now())
     # All attempts of a delivery are read from its index, however many there are.
     judge.faults = [
         fault for fault in judge.faults if ": read " not in fault or "one_attempt" not in fault
@@ -48,7 +48,7 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
 def test_reconciliation_reads_a_bounded_number_of_rows(
     large: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "SLICE", SLICE)
+    monkeypatch.setattr(reconciliation_scope, "SLICE", SLICE)
     fetched: list[int] = []
     read = raw.read
 

@@ -17,7 +17,7 @@ from schemathesis import APIOperation, Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from broker_site.wsgi import application
+from broker_site.server.wsgi import application
 from channels_app.core import ids
 from channels_app.models import ApiKey
 from delivery.models import Replay

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker_site import health
+from broker_site.observability import probes
 from channels_app import metrics as accepting
 from channels_app.core.encryption import generate_key
 from channels_app.database import clock
@@ -94,7 +94,7 @@ def test_without_a_token_metrics_are_only_for_this_machine(client: Client) -> No
 def test_an_unknown_host_header_gets_no_metrics(rf: RequestFactory) -> None:
     """The fast path does not check the Host header before."""
     for name in ("[", "]", "", "[::1", "a b", "evil.example"):
-        assert health.metrics(rf.get("/metrics", HTTP_HOST=name)).status_code == 401, name
+        assert probes.metrics(rf.get("/metrics", HTTP_HOST=name)).status_code == 401, name
 
 
 def test_behind_a_public_name_metrics_need_a_token(client: Client, settings: Any) -> None:
@@ -303,7 +303,7 @@ def test_tables_older_than_the_code_are_not_ready(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_living_pump()
-    monkeypatch.setitem(health.CHECKS, "migrations", health._Migrations())
+    monkeypatch.setitem(probes.CHECKS, "migrations", probes._Migrations())
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_migrations WHERE app = 'delivery'")
 

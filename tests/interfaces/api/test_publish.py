@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from broker_site import fast_path
+from broker_site.server import fast_path
 from channels_app.core import ids, times
 from channels_app.models import (
     ApiKey,

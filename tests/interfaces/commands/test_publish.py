@@ -14,8 +14,8 @@ from django.core.management import CommandError, call_command
 from channels_app import conf
 from channels_app.models import Channel, Message, MessageBody, Producer
 from channels_app.registry import data_encryption
-from delivery.management.publishing import outlets
-from delivery.management.publishing.lines import Reader, batches
+from delivery.management import publishing
+from delivery.management.publishing import Reader, batches
 from tests.support.factories import ApiKeyFactory, ChannelFactory, text_of
 from tests.support.limits import a_short_disk
 from tests.support.receiver import Receiver, Reply
@@ -40,7 +40,7 @@ def broker() -> Iterator[Receiver]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlets, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(publishing, "FIRST_PAUSE_S", 0.01)
 
 
 def write(file: Path, *items: object) -> None:
@@ -224,11 +224,11 @@ def test_a_wait_in_fractions_of_a_second_is_obeyed(
     write(file, {"body": "x"})
 
     assert publish(file, broker).status == 0
-    assert pauses == [8, outlets.MAX_PAUSE_S]
+    assert pauses == [8, publishing.MAX_PAUSE_S]
 
 
 def test_retries_are_bounded(file: Path, broker: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlets.Api, "__init__", _impatient(outlets.Api.__init__))
+    monkeypatch.setattr(publishing.Api, "__init__", _impatient(publishing.Api.__init__))
     broker.script(ADDRESS, [Reply(503, body=b'{"detail": "No database."}')])
     write(file, {"body": "x"})
 
@@ -298,7 +298,7 @@ def test_a_broken_connection_is_tried_again_only_where_that_is_safe(
 def test_an_unreachable_broker_is_reported(
     file: Path, broker: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlets.Api, "__init__", _impatient(outlets.Api.__init__))
+    monkeypatch.setattr(publishing.Api, "__init__", _impatient(publishing.Api.__init__))
     write(file, {"body": "x"})
     broker.close()
 
@@ -396,7 +396,7 @@ def way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> dict[str, Any]:
     """Options for publishing directly or over HTTP."""
-    monkeypatch.setattr(outlets.Api, "__init__", _impatient(outlets.Api.__init__))
+    monkeypatch.setattr(publishing.Api, "__init__", _impatient(publishing.Api.__init__))
     if request.param == "direct":
         return {"channel": "orders", "direct": True}
     url = request.getfixturevalue("live_server").url

@@ -12,15 +12,8 @@ from django.core.management import CommandError, call_command
 
 from channels_app.core.encryption import Keyring, decode_secret, generate_key
 from channels_app.database import clock
-from channels_app.models import (
-    ApiKey,
-    Consumer,
-    ConsumerSecret,
-    Message,
-    MessageBody,
-    new_id,
-)
-from channels_app.registry import api_keys, data_encryption, secrets
+from channels_app.models import ApiKey, Consumer, ConsumerSecret, Message, MessageBody, new_id
+from channels_app.registry import api_keys, data_encryption, reencryption
 from delivery.cluster.supervisor import Supervisor
 from delivery.management.commands import worker
 from delivery.models import PumpSlot
@@ -38,7 +31,6 @@ from tests.support.keys import host
 from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
-
 OLD, NEW = generate_key(), generate_key()
 Install = Callable[..., Keyring]
 
@@ -155,7 +147,7 @@ def test_after_a_rotation_sigv4_secrets_need_only_the_new_key(install: Install) 
     install(OLD)
     done = api_keys.create({"all_channels": True, "sigv4": True}, principal=acting("test"))
     api_keys.create({"all_channels": True}, principal=acting("test"))
-    assert secrets.used_keys(0) == {Keyring.from_texts([OLD]).primary_id}
+    assert reencryption.used_keys(0) == {Keyring.from_texts([OLD]).primary_id}
     install(NEW, OLD)
 
     assert "1 secret access key: 1 re-encrypted" in rotate()
@@ -184,8 +176,8 @@ def test_a_second_run_changes_nothing(install: Install) -> None:
 def test_more_rows_than_one_batch_and_one_read_are_all_done(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(secrets, "BATCH", 4)
-    monkeypatch.setattr(secrets, "BODIES_AT_ONCE", 3)
+    monkeypatch.setattr(reencryption, "BATCH", 4)
+    monkeypatch.setattr(reencryption, "BODIES_AT_ONCE", 3)
     install(OLD)
     make_rows(bodies=9)
     install(NEW, OLD)

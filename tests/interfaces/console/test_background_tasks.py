@@ -10,7 +10,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django_q.models import OrmQ, Schedule, Task
 
-from broker_site.system import ROWS
+from broker_site.console.system import ROWS
 from delivery.processes import task_queue
 from tests.support import console
 from tests.support.hostile import Bomb, signed_by_django_q2, stored

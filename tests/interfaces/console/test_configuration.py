@@ -27,7 +27,7 @@ from channels_app.models import (
     Schedule,
     Team,
 )
-from channels_app.registry import consumers
+from channels_app.registry import inbound_addresses
 from channels_app.serializers.consumers import ConsumerSerializer
 from delivery.models import Delivery, MoveTask, Queue
 from tests.support import console
@@ -371,7 +371,7 @@ def test_the_acknowledgement_mode_and_inbound_address_are_changed(operator: Clie
 
     consumer.refresh_from_db()
     assert (consumer.ack or {})["mode"] == "callback"
-    first = consumers.opened(consumer)
+    first = inbound_addresses.load(consumer)
     assert first is not None
     assert first.secret == "s3cret"
     shown = console.look(operator, page)
@@ -379,11 +379,11 @@ def test_the_acknowledgement_mode_and_inbound_address_are_changed(operator: Clie
     assert "s3cret" not in shown
     operator.post(page, console.values_of(operator, page) | {"description": "changed"})
     consumer.refresh_from_db()
-    assert (consumer.description, consumers.opened(consumer)) == ("changed", first)
+    assert (consumer.description, inbound_addresses.load(consumer)) == ("changed", first)
     renew = reverse("admin:channels_app_consumer_renew", args=[consumer.pk])
     operator.post(renew, {"_form_submitted": "True", "reason": "it leaked"})
     consumer.refresh_from_db()
-    second = consumers.opened(consumer)
+    second = inbound_addresses.load(consumer)
     assert second is not None
     assert (second.secret, second.token == first.token) == ("s3cret", False)
     assert audited("consumer.renew_inbound").reason == "it leaked"

@@ -16,8 +16,8 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.contrib.filters.forms import DropdownForm
 from unfold.templatetags import unfold_list
 
-from broker_site import changelist, navigation
-from broker_site.templatetags import console as console_tags
+from broker_site.console import changelist, navigation
+from broker_site.console import tags as console_tags
 from channels_app.admin import filters
 from channels_app.database import clock
 from channels_app.models import Consumer, Schedule, Team

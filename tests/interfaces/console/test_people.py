@@ -11,7 +11,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 
-from broker_site import security
+from broker_site.server import security
 from tests.support import people
 from tests.support.factories import TeamFactory
 
@@ -110,7 +110,7 @@ SAFE = """
 import os, stat, django
 from django.conf import settings
 from django.core.management import call_command
-from broker_site import security
+from broker_site.server import security
 django.setup()
 call_command("check", deploy=True, fail_level="WARNING", stderr=open(os.devnull, "w"))
 sent = dict(security.complete([], "/api/v1/channels"))

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from broker_site import upcoming
+from broker_site.console import upcoming
 from channels_app.core import times
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Message

@@ -15,11 +15,11 @@ from django.contrib.auth.models import User
 from django.core import mail
 from django.test import Client
 
-from broker_site import diagnosis
+from broker_site.observability import diagnosis
 from channels_app.core.encryption import generate_key
 from channels_app.models import AuditEntry, Membership
 from channels_app.portal.accounts import SecondFactors
-from channels_app.registry import data_encryption, secrets
+from channels_app.registry import data_encryption, reencryption
 from tests.interfaces.portal.test_access import STRICT, check
 from tests.support.factories import TeamFactory
 from tests.support.keys import host
@@ -266,7 +266,7 @@ def test_key_rotation_reencrypts_second_factors() -> None:
         data_encryption.activate(ring.primary_id)
         assert "key_rotation" in [finding.id for finding in diagnosis.encryption()]
 
-        (kind,) = [kind for kind in secrets.kinds() if kind.noun == "second factor"]
+        (kind,) = [kind for kind in reencryption.kinds() if kind.noun == "second factor"]
         assert [batch.reencrypted for batch in kind.reencrypt()] == [1]
 
     with host(new):

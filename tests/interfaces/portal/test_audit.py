@@ -10,7 +10,7 @@ from django.test import Client
 from channels_app.core.ids import DELIVERY, to_public
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Team
-from channels_app.portal.views import audit
+from channels_app.portal.views import team as team_views
 from channels_app.registry import api_keys, consumers, producers, secrets
 from delivery import replay
 from delivery.health import consumer_health
@@ -111,7 +111,7 @@ def test_entries_show_old_and_new_values(team: Team, viewer: Client) -> None:
 def test_pages_follow_each_other_in_index_order(
     team: Team, viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "PAGE", 2)
+    monkeypatch.setattr(team_views, "PAGE", 2)
     for number in range(5):
         AuditEntry.record("broker", f"act.n{number}", "x", team_id=team.pk)
     seen, query = [], ""

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.test import RequestFactory
 from moto.core.botocore_stubber import BotocoreStubber, MockRawResponse
 
-from broker_site import wsgi
+from broker_site.server import wsgi
 from tests.support import door
 from tests.support.door import REGION
 

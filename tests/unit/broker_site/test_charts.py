@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker_site.charts import HEIGHT, WIDTH, Line, linear, logarithmic
+from broker_site.console.charts import HEIGHT, WIDTH, Line, linear, logarithmic
 
 
 def words(value: float) -> str:

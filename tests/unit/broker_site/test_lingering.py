@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from broker_site import lingering as module
-from broker_site.lingering import Lingering
+from broker_site.server import lingering as module
+from broker_site.server.lingering import Lingering
 from tests.support.waiting import until
 
 RESPONSE = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\n\r\n"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.core import backoff, names, retry_overrides
+from channels_app.core import backoff, consumer_config, names
 from channels_app.core.backoff import PRESETS, RetryRule, Steps
 from channels_app.core.consumer_config import MAX_KNOWN, ConsumerConfig
 from channels_app.serializers.consumers import RetryOverrides
@@ -26,7 +26,7 @@ def entry(*event_types: str, retry: Any = None, max_attempts: int | None = None)
 
 
 def view(*entries: dict[str, Any]) -> ConsumerConfig:
-    return replace(VIEW, retry_overrides=retry_overrides.resolved(entries, [7], 4))
+    return replace(VIEW, retry_overrides=consumer_config.resolve_overrides(entries, [7], 4))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_entry_inherits_missing_settings() -> None:
 
 
 def test_an_entrys_policy_overrides_no_retries() -> None:
-    overrides = retry_overrides.resolved(
+    overrides = consumer_config.resolve_overrides(
         [entry("a", max_attempts=9), entry("b", retry=[1], max_attempts=9)], "once", 10
     )
     consumer = replace(VIEW, retry=backoff.resolve_rule("once", 10), retry_overrides=overrides)
@@ -152,11 +152,11 @@ BAD: list[tuple[Any, str]] = [
         "Entry 3: o.* of entry 1 matches o.x.* first. Put the narrower entry before it.",
     ),
     (
-        [FINE | {"event_types": [f"t{n}"]} for n in range(retry_overrides.MAX_OVERRIDES + 1)],
+        [FINE | {"event_types": [f"t{n}"]} for n in range(consumer_config.MAX_OVERRIDES + 1)],
         "At most 20 entries are stored.",
     ),
     (
-        [FINE | {"event_types": [f"t{n}" for n in range(retry_overrides.MAX_PATTERNS + 1)]}],
+        [FINE | {"event_types": [f"t{n}" for n in range(consumer_config.MAX_PATTERNS + 1)]}],
         "Entry 1: event_types: At most 50 entries are stored.",
     ),
 ]
@@ -170,7 +170,7 @@ def test_an_invalid_list_is_refused_with_its_invalid_entry(value: Any, sentence:
 
 def test_effective_settings_are_described() -> None:
     overrides = [entry("a", retry="once"), entry("b", max_attempts=3)]
-    assert retry_overrides.effective(overrides, None, 10) == [
+    assert consumer_config.effective_overrides(overrides, None, 10) == [
         {"event_types": ["a"], "retry": "once", "max_attempts": 1, "gives_up_after_s": 0.0},
         {"event_types": ["b"], "retry": "exponential", "max_attempts": 3, "gives_up_after_s": 55.0},
     ]

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.core.outcome import Outcome
-from pipeline.contract import outcomes
 from pipeline.core import health
 from pipeline.core.health import Measures, burn_rate, recency, score, wilson
 
@@ -25,12 +24,12 @@ def measured(delivered: int, *, hour: int = 0, retries: int = 0, **failed: int) 
 
 def test_outcomes_are_those_of_the_broker() -> None:
     every = set(Outcome)
-    assert {name for name in every if name.is_success} == outcomes.ARRIVED
+    assert {name for name in every if name.is_success} == health.ARRIVED
     assert {name for name in every if not name.charged and not name.is_success} < (
-        outcomes.BROKERS_OWN
+        health.BROKERS_OWN
     )
-    assert every > outcomes.BROKERS_OWN | outcomes.UNREACHABLE
-    assert not outcomes.BROKERS_OWN & outcomes.UNREACHABLE
+    assert every > health.BROKERS_OWN | health.UNREACHABLE
+    assert not health.BROKERS_OWN & health.UNREACHABLE
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The frame and the pages of the operators' console that concern the whole installation."""

@@ -1,0 +1,1 @@
+"""Tell what state an installation is in: probes, metrics, checks and the diagnosis."""

@@ -1,0 +1,1 @@
+"""Serve requests: granian, the applications for programs and people, their middleware."""

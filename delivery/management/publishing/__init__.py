@@ -1,1 +1,0 @@
-"""Publish a file of messages in batches, and report the result of each line."""
