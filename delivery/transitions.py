@@ -113,8 +113,8 @@ def apply(
     groups = _alike(moves)
     leaving = _leaving(moves)
     statements = [*(_writing(group, now) for group in groups), *beside]
-    statements += Counter.adding(_tally(moves), slot)
-    if is_last and not any(FINISHED & {move.row.state, move.to.state} for move in moves):
+    statements += Counter.adding(_tally(groups), slot)
+    if is_last and not any(FINISHED & {group[0].row.state, group[0].to.state} for group in groups):
         _after_commit(moves, {}, now, wakes=wakes)
         raw.execute_last(statements)
         return {}
@@ -199,11 +199,11 @@ def hand_over(
 
 
 def _alike(moves: Iterable[Move]) -> list[list[Move]]:
-    """Group moves that one UPDATE writes."""
+    """Group moves from one state that one UPDATE writes."""
     alike: dict[tuple[object, ...], list[Move]] = {}
     for move in moves:
         to = move.to
-        kind = to.state, to.reason, to.charged, to.is_free, *move[3:]
+        kind = move.row.state, to.state, to.reason, to.charged, to.is_free, *move[3:]
         alike.setdefault(kind, []).append(move)
     return list(alike.values())
 
@@ -256,15 +256,16 @@ def _due_at(move: Move, now: datetime) -> datetime:
     return move.due_at or now + timedelta(seconds=move.to.due_in or 0.0)
 
 
-def _tally(moves: Sequence[Move]) -> Tally[tuple[int, str]]:
+def _tally(groups: Iterable[Sequence[Move]]) -> Tally[tuple[int, str]]:
     """Return the changes of the counters. Raises ValueError for a forbidden transition."""
     tally: Tally[tuple[int, str]] = Tally()
-    ends = Tally((move.row.consumer_id, move.row.state, move.to) for move in moves)
-    for (consumer_id, state, to), count in ends.items():
+    for group in groups:
+        state, to = group[0].row.state, group[0].to
         if (state, to.state, to.reason) not in ARROWS:
             raise ValueError(f"A delivery that is {state} cannot become {to.state} ({to.reason}).")
-        tally[consumer_id, state] -= count
-        tally[consumer_id, to.state.value] += count
+        for consumer_id, count in Tally([move.row.consumer_id for move in group]).items():
+            tally[consumer_id, state] -= count
+            tally[consumer_id, to.state.value] += count
     return tally
 
 

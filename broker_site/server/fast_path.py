@@ -68,6 +68,12 @@ class FastPathHandler:
 
     PREFIXES = ("/api/v1/", "/acks/", "/inbound/", "/livez", "/readyz", "/metrics")
 
+    @classmethod
+    def is_meant(cls, environ: dict[str, Any]) -> bool:
+        """Whether a program sends the request."""
+        path: str = environ["PATH_INFO"]
+        return path.startswith(cls.PREFIXES)
+
     def __init__(self) -> None:
         self._answer: Any = convert_exception_to_response(_answer)
 

@@ -1,14 +1,14 @@
-"""Define the WSGI application for any server: a fast path for programs, Django for people."""
+"""Define the WSGI application for any server, with a door for each kind of client."""
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "broker_site.settings")
 
 from django.core.wsgi import get_wsgi_application
 
-people = get_wsgi_application()
+pages = get_wsgi_application()
 
 # Loading the views takes half a second, so do it before the first request. After the line above,
 # which loads the apps.
@@ -19,7 +19,7 @@ from channels_app.database import transactions  # noqa: E402
 from channels_app.ingest.concurrency import bodies, short_turns  # noqa: E402
 from delivery.cluster import children  # noqa: E402
 from delivery.pull.receiving import polls  # noqa: E402
-from delivery.sqs.handler import is_meant  # noqa: E402
+from delivery.sqs import handler  # noqa: E402
 
 # Callers share a commit: a response that never comes would block all of them.
 transactions.limit_answer_time(transactions.REQUEST_TIMEOUT_S)
@@ -30,13 +30,39 @@ bodies.limit(max(1, children.web_threads() * 5 // 8))
 # A waiting receive call holds a connection and a slot, but no thread (deferred.py).
 polls.limit(children.long_polls())
 programs = FastPathHandler()
+Environment: TypeAlias = dict[str, Any]
 
 
-def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Choose the handler by the path alone; the responses are the same."""
-    if environ["PATH_INFO"].startswith(FastPathHandler.PREFIXES):
-        return programs(environ, start_response)
-    if is_meant(environ):
-        return sqs.application(environ, start_response)
+class Door(NamedTuple):
+    """A way into the web server for one kind of client.
+
+    gRPC needs HTTP/2, so it has a server of its own (`delivery.cluster.children.grpc`).
+    """
+
+    name: str
+    is_meant: Callable[[Environment], bool]
+    """Whether the door answers this request."""
+    application: Callable[[Environment, Callable[..., Any]], Iterable[bytes]]
+    """A WSGI application."""
+
+
+def people(environ: Environment, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Serve a page of the console or the portal."""
     with short_turns:
-        return people(environ, start_response)
+        return pages(environ, start_response)
+
+
+DOORS = (
+    Door("programs", programs.is_meant, programs),
+    Door("sqs", handler.is_meant, sqs.application),
+    Door("people", lambda environ: True, people),
+)
+"""The first door that a request is meant for answers it."""
+
+
+def application(environ: Environment, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Answer a request at its door."""
+    for door in DOORS:
+        if door.is_meant(environ):
+            return door.application(environ, start_response)
+    raise AssertionError("unreachable")

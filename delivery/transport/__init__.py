@@ -10,6 +10,6 @@ while sender.in_flight:
 """
 
 from delivery.transport.handle import Call, Response
-from delivery.transport.sender import Sender
+from delivery.transport.sender import Sender, Transport
 
-__all__ = ["Call", "Response", "Sender"]
+__all__ = ["Call", "Response", "Sender", "Transport"]

@@ -19,7 +19,7 @@ from delivery.conf import conf
 from delivery.core import signing
 from delivery.core.lifecycle import ClaimedDelivery
 from delivery.core.outcome import Outcome
-from delivery.transport import Call, Sender
+from delivery.transport import Call, Sender, Transport
 
 logger = logging.getLogger(__name__)
 SMALL_BYTES = 64 * 1024
@@ -134,8 +134,8 @@ class PayloadCache:
         self._room += self._kept.pop(key)[0].size
 
 
-def sender(max_connections: int) -> Sender:
-    """Return a sender with this installation's limits; keeps at most ``max_connections`` open."""
+def sender(max_connections: int) -> Transport:
+    """Return a transport with the installation's limits, and up to ``max_connections`` open."""
     return Sender(
         allowed=conf().allowed_networks,
         excerpt_bytes=conf().excerpt_bytes,

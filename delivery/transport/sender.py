@@ -5,7 +5,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import certifi
 import pycurl
@@ -26,11 +26,49 @@ LARGE_BODY = 16 * 1024
 _MAX_URLS = 1000
 
 
-class Sender:
-    """Sends calls and returns their responses. Not thread-safe: it belongs to one loop.
+class Transport(Protocol):
+    """What carries deliveries to consumers. Not thread-safe: it belongs to one loop.
 
     The loop must call `ready` when `fileno` is readable, and `on_timer` once `next_timeout` has
-    passed. Connections are kept open and reused by address; ``max_connections`` is their maximum,
+    passed, and takes responses with `take`. A call is known by its ``key``.
+    """
+
+    @property
+    def in_flight(self) -> int:
+        """Number of calls started whose responses were not taken yet."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there is something to do."""
+
+    def start(self, call: Call) -> None:
+        """Begin a call."""
+
+    def ready(self, seconds: float | None = 0.0) -> None:
+        """Do what can be done now, or within ``seconds``."""
+
+    def next_timeout(self) -> float | None:
+        """Return the seconds until `on_timer` is needed; None if it is not."""
+
+    def on_timer(self) -> None:
+        """Do what is due."""
+
+    def take(self) -> list[Response]:
+        """Return the responses since the last call."""
+
+    def recall(self, wanted: Callable[[int], bool]) -> list[int]:
+        """Take back calls that are not on the wire yet; return their keys."""
+
+    def abort_all(self) -> list[int]:
+        """End all calls; return their keys."""
+
+    def close(self) -> None:
+        """Free all connections."""
+
+
+class Sender:
+    """The transport over HTTP.
+
+    Connections are kept open and reused by address; ``max_connections`` is their maximum,
     including busy ones, above which the least recently used one is closed.
 
     The sender connects only to addresses that `may_call` permits with the ``allowed`` networks.

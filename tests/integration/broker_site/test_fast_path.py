@@ -122,19 +122,21 @@ def test_fast_path_and_django_give_the_same_response(authorization: str) -> None
 
 
 @pytest.mark.django_db
-def test_only_the_url_selects_the_fast_path(
+def test_a_request_goes_through_the_door_it_is_meant_for(
     authorization: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[str] = []
-    for name in ("people", "programs"):
-        monkeypatch.setattr(wsgi, name, partial(_take, taken, name))
+    doors = [it._replace(application=partial(_take, taken, it.name)) for it in wsgi.DOORS]
+    monkeypatch.setattr(wsgi, "DOORS", doors)
 
     for path in (MESSAGES, "/livez", "/readyz", "/metrics"):
         wsgi.application({"PATH_INFO": path, "REQUEST_METHOD": "GET"}, lambda *_: None)
     for path in ("/admin/", "/", "/api/docs/", "/api/schema/", "/static/x.css", "/portal/"):
         wsgi.application({"PATH_INFO": path, "REQUEST_METHOD": "GET"}, lambda *_: None)
+    for path in ("/", "/000000000000/orders"):
+        wsgi.application({"PATH_INFO": path, "REQUEST_METHOD": "POST"}, lambda *_: None)
 
-    assert taken == ["programs"] * 4 + ["people"] * 6
+    assert taken == ["programs"] * 4 + ["people"] * 6 + ["sqs"] * 2
 
 
 def _take(taken: list[str], name: str, environ: Any, start_response: Any) -> list[bytes]:

@@ -26,7 +26,7 @@ from delivery.pump import assignment as roster_module
 from delivery.pump.outage import MIN_HOSTS
 from delivery.pump.pump import Pump
 from delivery.queue import claim
-from delivery.transport import payloads
+from delivery.transport import Sender, payloads
 from tests.support import pumping
 from tests.support.http2 import Http2Receiver
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
@@ -61,6 +61,7 @@ def deliver(channel: Channel) -> dict[str, Delivery]:
     """
 
     def is_finished() -> bool:
+        assert isinstance(pump.sender, Sender)
         for handle in pump.sender._busy.values():
             if "/drip" in handle.call.url and handle._excerpt:
                 handle.spend(handle.call.timeout_ms)
