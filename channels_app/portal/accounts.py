@@ -199,8 +199,3 @@ def _record(
     # Somebody who follows a link from an e-mail is not signed in.
     person: Any = request.user if request.user.is_authenticated else user
     AuditEntry.record(principal_of(person).actor, action, target, before=before, after=after)
-
-
-for _signals, _receiver in ((_PASSWORDS, _password), (_ADDRESSES, _address), (_FACTORS, _factor)):
-    for _signal in _signals:
-        _signal.connect(_receiver)
