@@ -373,7 +373,7 @@ class Pump:
         self.body_buffer.prepare(taken.rows, now)
         for request in requests:
             queue = self.assignment.queues[request.consumer_id]
-            queue.record_claim(counts[queue.view.id], taken.left.get(queue.view.id, {}), now)
+            queue.record_claim(counts[queue.view.id], taken.still_due.get(queue.view.id, {}), now)
             self.assignment.ready_consumers.note(queue)
         self.assignment.read_next_due(taken.drained, now)
         return len(taken.rows)
