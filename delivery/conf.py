@@ -20,8 +20,8 @@ def _lake(text: str) -> str:
         raise ValueError("addresses are not supported, expected a folder such as /srv/lake")
     if text and not text.startswith("/"):
         raise ValueError("expected an absolute folder, such as /srv/lake")
-    if found := set(text) & set("*?[]{}\\"):
-        raise ValueError(f"{min(found)} means more than itself to Spark, leave it out")
+    if special := set(text) & set("*?[]{}\\"):
+        raise ValueError(f"{min(special)} means more than itself to Spark, leave it out")
     return text
 
 

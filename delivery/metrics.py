@@ -81,9 +81,10 @@ class Histogram(prometheus_client.Histogram):
         """
         if not amounts:
             return
-        self._sum.inc(sum(max(0.0, it) for it in amounts))
+        self._sum.inc(sum(max(0.0, amount) for amount in amounts))
         # A bucket includes its upper bound.
-        for place, count in Tally(bisect_left(self._upper_bounds, it) for it in amounts).items():
+        places = Tally(bisect_left(self._upper_bounds, amount) for amount in amounts)
+        for place, count in places.items():
             self._buckets[place].inc(count)
 
 
@@ -129,6 +130,8 @@ def count_attempts(attempts: Iterable[tuple[Outcome, float]]) -> None:
 def count_deliveries(ended: Iterable[Ended]) -> None:
     """Count deliveries that were delivered or died."""
     ended = list(ended)
-    for state, number in Tally(it.state for it in ended).items():
+    for state, number in Tally(delivery.state for delivery in ended).items():
         DELIVERIES.labels(state.value).inc(number)
-    LATENCY.observe_all([it.latency_s for it in ended if it.state is DeliveryState.DELIVERED])
+    LATENCY.observe_all(
+        [delivery.latency_s for delivery in ended if delivery.state is DeliveryState.DELIVERED]
+    )

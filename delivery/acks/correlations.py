@@ -51,10 +51,10 @@ def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
     A callback from before the message was accepted is ignored: it concerns another message with the
     same id, or is a guess.
     """
-    since = {correlation_id(it.consumer_id, it.provider_id): it for it in named}
+    since = {correlation_id(entry.consumer_id, entry.provider_id): entry for entry in named}
     if not since:
         return {}
-    rows = sorted((key, it.delivery_id) for key, it in since.items())
+    rows = sorted((key, entry.delivery_id) for key, entry in since.items())
     # In key order, so that two writers cannot deadlock.
     texts = ", ".join(f"({key:d}, {delivery_id:d}, %s)" for key, delivery_id in rows)
     raw.execute(
@@ -63,23 +63,23 @@ def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
     )
     ours = raw.listed(key for key, _ in rows)
     # Locked, so that this sees callbacks committed after the transaction began.
-    found = raw.read(
+    stored = raw.read(
         f"SELECT id, delivery_id, ok, CAST(noted_at AS CHAR) FROM {CORRELATIONS} "
         f"WHERE id IN ({ours}) AND ok IS NOT NULL{dialect.locked}"
     )
-    if not found:
+    if not stored:
         return {}
-    gone = raw.listed(key for key, *_ in found)
+    gone = raw.listed(key for key, *_ in stored)
     raw.execute(
         f"UPDATE {CORRELATIONS} SET ok = NULL, noted_at = %s WHERE id IN ({gone})", [raw.text(now)]
     )
     words = {
         delivery_id: bool(ok)
-        for key, delivery_id, ok, said_at in found
+        for key, delivery_id, ok, said_at in stored
         if raw.instant(said_at) >= since[key].accepted_at - CLOCKS_DIFFER
     }
     metrics.ACKS.labels(acks.AckResult.EARLY).inc(len(words))
-    metrics.ACKS.labels("foreign").inc(len(found) - len(words))
+    metrics.ACKS.labels("foreign").inc(len(stored) - len(words))
     return words
 
 
@@ -93,14 +93,14 @@ def find(
     message.
     """
     keys = [correlation_id(consumer_id, status.provider_id) for status in statuses]
-    known = dict(
+    delivery_ids = dict(
         Correlation.objects.filter(id__in=keys, delivery_id__isnull=False).values_list(
             "id", "delivery_id"
         )
     )
     reports = []
     for key, status in zip(keys, statuses, strict=True):
-        delivery_id, result = known.get(key), None
+        delivery_id, result = delivery_ids.get(key), None
         if delivery_id is None:
             delivery_id, result = _stored_result(key, status, now)
         reports.append(ProviderReport(delivery_id, status.ok, result))
@@ -111,12 +111,12 @@ def forget_provider_statuses(now: datetime) -> Iterator[int]:
     """Delete ids that are too old for a callback; yield the number of each batch."""
     # If almost all are old, MariaDB would sort the whole table for each batch.
     indexed = by_index(Correlation.objects.all(), "correlation_age")
-    left = old = indexed.filter(noted_at__lt=now - PROVIDER_STATUS_RETENTION).order_by("noted_at")
-    while gone := list(left.values_list("id", "ok", "noted_at")[:BATCH]):
+    rest = old = indexed.filter(noted_at__lt=now - PROVIDER_STATUS_RETENTION).order_by("noted_at")
+    while gone := list(rest.values_list("id", "ok", "noted_at")[:BATCH]):
         rows = Correlation.objects.filter(id__in=[key for key, _, _ in gone])
         rows._raw_delete(rows.db)
         # InnoDB keeps deleted rows in the index for a while: do not read them again each time.
-        left = old.filter(noted_at__gte=gone[-1][-1])
+        rest = old.filter(noted_at__gte=gone[-1][-1])
         metrics.ACKS.labels("foreign").inc(sum(ok is not None for _, ok, _ in gone))
         yield len(gone)
 

@@ -64,8 +64,8 @@ def early(delivery_ids: Iterable[int]) -> dict[int, bool]:
 
 def refused(consumer_id: int, failure_count: int, event_type: str) -> Transition:
     """Return the transition after the consumer reported a failure."""
-    view = config_cache.consumers({consumer_id}).get(consumer_id)
-    rule = view.retry_for(event_type) if view else backoff.NEVER
+    consumer = config_cache.consumers({consumer_id}).get(consumer_id)
+    rule = consumer.retry_for(event_type) if consumer else backoff.NEVER
     return acks.refused(
         failure_count=failure_count,
         max_attempts=rule.max_attempts,
@@ -77,25 +77,25 @@ def refused(consumer_id: int, failure_count: int, event_type: str) -> Transition
 
 def wait_of(consumer_id: int) -> timedelta:
     """Return the time to wait for the consumer's acknowledgements; 0 if it does not send any."""
-    view = config_cache.consumers({consumer_id}).get(consumer_id)
-    mode = acks.mode_of(view.ack) if view else None
+    consumer = config_cache.consumers({consumer_id}).get(consumer_id)
+    mode = acks.mode_of(consumer.ack) if consumer else None
     return timedelta(seconds=mode.wait_s if mode else 0.0)
 
 
 def _stored(delivery_ids: Iterable[int]) -> dict[int, bool]:
     ids = raw.listed(delivery_ids)
-    found = raw.read(f"SELECT delivery_id, ok FROM {EARLY} WHERE delivery_id IN ({ids})")
-    if found:
-        gone = raw.listed(key for key, _ in found)
+    rows = raw.read(f"SELECT delivery_id, ok FROM {EARLY} WHERE delivery_id IN ({ids})")
+    if rows:
+        gone = raw.listed(key for key, _ in rows)
         raw.execute(f"DELETE FROM {EARLY} WHERE delivery_id IN ({gone})")
-    return {key: bool(ok) for key, ok in found}
+    return {key: bool(ok) for key, ok in rows}
 
 
 def _silently(row: Waiting) -> Transition:
-    view = config_cache.consumers().get(row.consumer_id)
-    rule = view.retry_for(row.event_type) if view else backoff.NEVER
+    consumer = config_cache.consumers().get(row.consumer_id)
+    rule = consumer.retry_for(row.event_type) if consumer else backoff.NEVER
     return acks.timed_out(
-        acks.mode_of(view.ack) if view else None,
+        acks.mode_of(consumer.ack) if consumer else None,
         failure_count=row.failure_count,
         max_attempts=rule.max_attempts,
         policy=rule.policy,

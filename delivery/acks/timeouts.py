@@ -21,18 +21,18 @@ class Waits:
     """Timeouts of consumers whose ``timeout_ms`` is adaptive; others need no query."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[float, float]] = {}
+        self._timeouts: dict[int, tuple[float, float]] = {}
         """Milliseconds by consumer, and until when (`time.monotonic`) they are fresh."""
         self._wanted: dict[int, acks.Bounds] = {}
 
-    def of(self, view: ConsumerConfig) -> float | None:
+    def of(self, consumer: ConsumerConfig) -> float | None:
         """Return the timeout in milliseconds; None if it is fixed or not known yet."""
-        bounds = acks.bounds_of(view.ack)
+        bounds = acks.bounds_of(consumer.ack)
         if bounds is None:
             return None
-        known_ms, fresh_until = self._known.get(view.id, (bounds.high_ms, 0.0))
+        known_ms, fresh_until = self._timeouts.get(consumer.id, (bounds.high_ms, 0.0))
         if time.monotonic() >= fresh_until:
-            self._wanted[view.id] = bounds
+            self._wanted[consumer.id] = bounds
         return min(bounds.high_ms, max(bounds.low_ms, known_ms))
 
     def learn(self) -> None:
@@ -40,7 +40,7 @@ class Waits:
         while self._wanted:
             consumer_id, bounds = self._wanted.popitem()
             wait_ms = measured_wait_ms(consumer_id, bounds)
-            self._known[consumer_id] = (wait_ms, time.monotonic() + FRESH_S)
+            self._timeouts[consumer_id] = (wait_ms, time.monotonic() + FRESH_S)
 
 
 def measured_wait_ms(consumer_id: int, bounds: Bounds) -> float:

@@ -185,20 +185,20 @@ def days() -> Iterator[Day]:
         return
     first = _made_at(max(newest)).date() - timedelta(days=DAYS - 1)
     start = ids.id_at(datetime.combine(first, time.min, UTC))
-    found: dict[date, Day] = {}
+    by_date: dict[date, Day] = {}
     for kind in Segment.Kind:
-        mine = Segment.objects.filter(kind=kind, low__gte=start).order_by()
-        for row in mine.values("day", "state").annotate(
+        segments = Segment.objects.filter(kind=kind, low__gte=start).order_by()
+        for row in segments.values("day", "state").annotate(
             segments=Count("id"), rows=Sum("row_count"), size=Sum("byte_count")
         ):
-            day = found.setdefault(row["day"], Day(row["day"]))
+            day = by_date.setdefault(row["day"], Day(row["day"]))
             cell: Cell = getattr(day, kind.value)
             tone = TONES[Segment.State(row["state"])]
             cell.states.append((row["state"], tone, row["segments"]))
             cell.rows += int(row["rows"])
             cell.bytes += int(row["size"])
     order = [state.value for state in Segment.State]
-    for day in sorted(found.values(), key=lambda each: each.day, reverse=True):
+    for day in sorted(by_date.values(), key=lambda each: each.day, reverse=True):
         for cell in (day.deliveries, day.messages):
             cell.states.sort(key=lambda each: order.index(each[0]))
         yield day

@@ -72,8 +72,8 @@ def of_consumer(consumer: Consumer) -> Sequence[Held]:
     rows = by_index(Delivery.objects.filter(consumer=consumer), "delivery_list")
     held = rows.filter(state=DeliveryState.IN_FLIGHT.value).order_by("-id")[:MAX_SHOWN]
     now = clock.now()
-    found = [(row, row.lease_owner or 0) for row in held if is_pulled(row)]
-    workers = PullWorker.objects.in_bulk({owner for _, owner in found})
+    leased = [(row, row.lease_owner or 0) for row in held if is_pulled(row)]
+    workers = PullWorker.objects.in_bulk({owner for _, owner in leased})
     return [
         Held(
             delivery=str(row),
@@ -82,7 +82,7 @@ def of_consumer(consumer: Consumer) -> Sequence[Held]:
             until=row.due_at,
             is_over=row.due_at is not None and row.due_at <= now,
         )
-        for row, owner in found
+        for row, owner in leased
     ]
 
 
@@ -165,20 +165,20 @@ def _facts(
 ) -> list[tuple[str, SafeString | str]]:
     """Return the facts of its health that apply."""
     circuit = Circuit(health.circuit)
-    found: list[tuple[str, SafeString | str]] = [
+    facts: list[tuple[str, SafeString | str]] = [
         ("Health", base.label(*consumer.condition[:2])),
         ("Circuit", base.label(circuit.value, TONE[circuit])),
         ("Opened", f"{intcomma(health.opened_count)} times"),
     ]
     if health.failing_since:
-        found.append(("Failing since", base.instant(health.failing_since, exact=False)))
-        found.append(("Failures in a row", intcomma(health.consecutive_failures)))
+        facts.append(("Failing since", base.instant(health.failing_since, exact=False)))
+        facts.append(("Failures in a row", intcomma(health.consecutive_failures)))
     if circuit is Circuit.OPEN:
-        found.append(("Next probe", base.instant(health.next_probe_at, exact=False)))
+        facts.append(("Next probe", base.instant(health.next_probe_at, exact=False)))
     if health.slow_until and health.slow_until > now:
-        found.append(("Slow until", base.instant(health.slow_until, exact=False)))
+        facts.append(("Slow until", base.instant(health.slow_until, exact=False)))
     return [
-        *found,
+        *facts,
         ("Last outcome", health.last_outcome.replace("_", " ") or base.NONE),
         ("Last success", base.instant(health.last_success_at, exact=False)),
         ("Last failure", base.instant(health.last_failure_at, exact=False)),

@@ -84,11 +84,11 @@ class DeadLetterGroup:
 def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
     """Show consumers with dead letters by cause, with links to view and to replay them."""
     base.require(admin.has_view_permission(request))
-    found = piles()
+    groups = piles()
     context = admin.admin_site.each_context(request) | {
         "title": "Dead letters by cause",
         "opts": admin.opts,
-        "piles": found,
+        "piles": groups,
         "shown": SHOWN,
         "may_operate": admin.has_operate_permission(request),
     }
@@ -100,16 +100,16 @@ def piles() -> list[DeadLetterGroup]:
     dead = Counter.objects.filter(state=DeliveryState.DEAD).values_list("consumer_id")
     counts = dict(dead.annotate(total=Sum("count")).order_by("-total")[:SHOWN])
     counts = {key: int(total) for key, total in counts.items() if total > 0}
-    known = Consumer.objects.select_related("channel").in_bulk(list(counts))
-    wanted = [key for key in counts if key in known]
+    consumers = Consumer.objects.select_related("channel").in_bulk(list(counts))
+    wanted = [key for key in counts if key in consumers]
     rows: dict[int, list[Share]] = {key: [] for key in wanted}
     for consumer_id, *share in _newest(shares({key: counts[key] for key in wanted})):
         rows[consumer_id].append(Share(*share))
     return [
         DeadLetterGroup(
-            known[key], counts[key], sum(share.number for share in found), _causes(found)
+            consumers[key], counts[key], sum(share.number for share in group), _causes(group)
         )
-        for key, found in rows.items()
+        for key, group in rows.items()
     ]
 
 
@@ -118,11 +118,11 @@ def shares(counts: dict[int, int]) -> dict[int, int]:
 
     Large groups use what small ones leave of `SCAN_ROWS`.
     """
-    left, found = SCAN_ROWS, {}
+    room, limits = SCAN_ROWS, {}
     for place, (key, count) in enumerate(sorted(counts.items(), key=lambda item: item[1])):
-        found[key] = min(count, max(1, left // (len(counts) - place)))
-        left -= found[key]
-    return found
+        limits[key] = min(count, max(1, room // (len(counts) - place)))
+        room -= limits[key]
+    return limits
 
 
 def _newest(wanted: dict[int, int]) -> Iterator[Any]:
@@ -136,11 +136,11 @@ def _newest(wanted: dict[int, int]) -> Iterator[Any]:
 
 
 def _causes(shares: Iterable[Share]) -> list[Cause]:
-    found: dict[str, Cause] = {}
+    causes: dict[str, Cause] = {}
     for share in shares:
-        cause = found.setdefault(share.outcome, Cause(share.outcome))
+        cause = causes.setdefault(share.outcome, Cause(share.outcome))
         cause.count += share.number
         cause.newest = max(cause.newest, share.newest)
         if share.status is not None:
             cause.answers[share.status] += share.number
-    return sorted(found.values(), key=lambda cause: -cause.count)
+    return sorted(causes.values(), key=lambda cause: -cause.count)

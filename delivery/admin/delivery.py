@@ -230,12 +230,14 @@ class DeliveryAdmin(WithPageContext, base.BigList):
             wanted = replay.parse({"ids": names, "states": sorted(FINISHED)})
             principal = _principal(request)
             consumers = replay.consumers_of(wanted, principal)
-            made = replay.create(wanted, consumers, principal, now=clock.now())
+            created = replay.create(wanted, consumers, principal, now=clock.now())
         except BrokerError as refused:
             messages.error(request, refused.detail)
             return
-        link = base.linked(reverse("admin:delivery_replay_change", args=[made.pk]), str(made))
-        messages.success(request, format_html("{} queues {} deliveries.", link, made.matched_count))
+        link = base.linked(reverse("admin:delivery_replay_change", args=[created.pk]), str(created))
+        messages.success(
+            request, format_html("{} queues {} deliveries.", link, created.matched_count)
+        )
 
     @admin.action(description="Cancel")
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:

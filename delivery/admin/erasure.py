@@ -103,8 +103,13 @@ class ErasureAdmin(base.ReadOnly):
             "",
             ROW,
             (
-                (it["path"], intcomma(it["rows"]), it["before"][:12], it["after"][:12] or "gone")
-                for it in row.files[:SHOWN]
+                (
+                    file["path"],
+                    intcomma(file["rows"]),
+                    file["before"][:12],
+                    file["after"][:12] or "gone",
+                )
+                for file in row.files[:SHOWN]
             ),
         )
         return format_html(

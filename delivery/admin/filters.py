@@ -65,12 +65,12 @@ def newest(
     pairs = _pairs(consumer_ids, states)
     depth = max(MIN_ROWS, min(MAX_ROWS, BUDGET // max(1, len(pairs))))
     limit = min(most, depth)
-    found: list[int] = []
+    keys: list[int] = []
     for start in range(0, len(pairs), RANGES):
-        found += _read(
+        keys += _read(
             pairs[start : start + RANGES], since, ended or {}, depth if ended else limit, limit
         )
-    return sorted(found, reverse=True)[:limit]
+    return sorted(keys, reverse=True)[:limit]
 
 
 class _Held(DropdownFilter):

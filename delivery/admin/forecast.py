@@ -91,15 +91,17 @@ def context(request: HttpRequest) -> dict[str, Any]:
         "hot_minutes": _hottest(frames.filter(span_s=MINUTE_S).order_by("-deliveries")[:SHOWN]),
         "parts": [] if channel else parts(),
         "result": results[0] if results else {},
-        "tested": next((it for it in results if it.get("error_percent") is not None), None),
+        "tested": next(
+            (result for result in results if result.get("error_percent") is not None), None
+        ),
     }
 
 
 def _owner(request: HttpRequest) -> int:
     """The channel in the URL, or ALL."""
     chosen = request.GET.get("channel", "")
-    known = Channel.objects.filter(pk=chosen) if chosen.isdecimal() else Channel.objects.none()
-    return known.values_list("pk", flat=True).first() or ALL
+    channels = Channel.objects.filter(pk=chosen) if chosen.isdecimal() else Channel.objects.none()
+    return channels.values_list("pk", flat=True).first() or ALL
 
 
 def last_results() -> list[dict[str, Any]]:
@@ -112,11 +114,11 @@ def strip(hours: list[ForecastFrame]) -> list[Day]:
     """Return days of 24 hours. Hot hours have the darkest shade, and do not scale the others."""
     calm = [frame.deliveries for frame in hours if not frame.is_hot]
     top = max(calm or [frame.deliveries for frame in hours], default=0.0)
-    found = []
-    for day, some in groupby(hours, lambda frame: frame.begins_at.date()):
-        by_hour = {frame.begins_at.hour: frame for frame in some}
-        found.append(Day(day, [_cell(by_hour.get(hour), top) for hour in range(24)]))
-    return found
+    days = []
+    for day, frames in groupby(hours, lambda frame: frame.begins_at.date()):
+        by_hour = {frame.begins_at.hour: frame for frame in frames}
+        days.append(Day(day, [_cell(by_hour.get(hour), top) for hour in range(24)]))
+    return days
 
 
 def heat(value: float, top: float) -> int:
@@ -135,12 +137,12 @@ def parts() -> list[Part]:
         .annotate(sent=Sum("deliveries"), all=Sum("messages"))
         .order_by("-sent", "channel_id")[:SHOWN]
     )
-    known = Channel.objects.in_bulk([key for key, _, _ in rows])
+    channels = Channel.objects.in_bulk([key for key, _, _ in rows])
     most = max((sent for _, sent, _ in rows), default=0.0) or 1.0
     return [
-        Part(known[key], messages, sent, 100 * sent / most)
+        Part(channels[key], messages, sent, 100 * sent / most)
         for key, sent, messages in rows
-        if key in known
+        if key in channels
     ]
 
 

@@ -73,8 +73,8 @@ class Line:
     def times_before(self) -> str:
         """Latency in the 7 days before."""
         before = self.row.week_before
-        known = [before.get(f"p{percent}_ms") for percent in (50, 95, 99)]
-        return " / ".join(in_words(ms) for ms in known)
+        latencies = [before.get(f"p{percent}_ms") for percent in (50, 95, 99)]
+        return " / ".join(in_words(ms) for ms in latencies)
 
     @property
     def recovery(self) -> str:
@@ -159,14 +159,16 @@ def _asked(request: HttpRequest) -> date | None:
 
 def _lines(rows: list[HealthDay]) -> list[Line]:
     """Add names, links and the days before."""
-    known = Consumer.objects.select_related("channel").in_bulk([row.consumer_id for row in rows])
+    consumers = Consumer.objects.select_related("channel").in_bulk(
+        [row.consumer_id for row in rows]
+    )
     scores = _scores(rows)
-    found = []
+    lines = []
     for row in rows:
-        consumer = known.get(row.consumer_id)
-        mine = scores[row.consumer_id, row.host if row.consumer_id == NONE else ""]
-        days = [mine.get(row.day - timedelta(days=ago)) for ago in reversed(range(DAYS))]
-        found.append(
+        consumer = consumers.get(row.consumer_id)
+        by_day = scores[row.consumer_id, row.host if row.consumer_id == NONE else ""]
+        days = [by_day.get(row.day - timedelta(days=ago)) for ago in reversed(range(DAYS))]
+        lines.append(
             Line(
                 row,
                 f"{consumer.channel.slug} / {consumer.client_id}" if consumer else _name(row),
@@ -175,7 +177,7 @@ def _lines(rows: list[HealthDay]) -> list[Line]:
                 ", ".join("-" if score is None else str(score) for score in days),
             )
         )
-    return found
+    return lines
 
 
 def _name(row: HealthDay) -> str:
@@ -192,9 +194,9 @@ def _links(row: HealthDay) -> list[tuple[str, str]]:
 
 def _scores(rows: list[HealthDay]) -> defaultdict[tuple[int, str], dict[date, int | None]]:
     """Return scores of the last days by consumer and host; a consumer may have changed its host."""
-    found: defaultdict[tuple[int, str], dict[date, int | None]] = defaultdict(dict)
+    scores: defaultdict[tuple[int, str], dict[date, int | None]] = defaultdict(dict)
     if not rows:
-        return found
+        return scores
     day = rows[0].day
     wanted = HealthDay.objects.filter(
         consumer_id__in={row.consumer_id for row in rows},
@@ -204,8 +206,8 @@ def _scores(rows: list[HealthDay]) -> defaultdict[tuple[int, str], dict[date, in
     if rows[0].consumer_id == NONE:
         wanted = wanted.filter(host__in=[row.host for row in rows])
     for consumer_id, host, at, score in wanted.values_list("consumer_id", "host", "day", "score"):
-        found[consumer_id, host if consumer_id == NONE else ""][at] = score
-    return found
+        scores[consumer_id, host if consumer_id == NONE else ""][at] = score
+    return scores
 
 
 def _seconds(value: float | None) -> str:

@@ -138,16 +138,16 @@ def ticks(row: LakeAudit, findings: Iterable[LakeFinding]) -> list[tuple[str, li
     for finding in findings:
         at = finding.hour if by_hour else finding.hour.replace(hour=0)
         off[at] += finding.count
-    known = dict(zip(begins, (span[1] for span in row.spans), strict=True))
-    found: dict[str, list[Tick]] = {}
+    counts = dict(zip(begins, (span[1] for span in row.spans), strict=True))
+    by_title: dict[str, list[Tick]] = {}
     # Wrong rows may be in hours without any correct ones.
-    for at in sorted({*known, *off}):
+    for at in sorted({*counts, *off}):
         title = f"{at:%d %B %Y}" if by_hour else f"{at:%B %Y}"
         label = f"{at:%H}" if by_hour else f"{at.day}"
         end = at + timedelta(hours=1 if by_hour else 24)
         text = f"{at:%Y-%m-%d %H:%M} to {end:%H:%M}" if by_hour else f"{at:%Y-%m-%d}"
-        found.setdefault(title, []).append(Tick(label, text, off[at], known.get(at, 0)))
-    return list(found.items())
+        by_title.setdefault(title, []).append(Tick(label, text, off[at], counts.get(at, 0)))
+    return list(by_title.items())
 
 
 def cards(findings: Iterable[LakeFinding]) -> list[Card]:
@@ -155,33 +155,33 @@ def cards(findings: Iterable[LakeFinding]) -> list[Card]:
     rows = list(findings)
     channels = Channel.objects.in_bulk({row.channel_id for row in rows})
     consumers = Consumer.objects.in_bulk({row.consumer_id for row in rows})
-    found: dict[Place, Card] = {}
+    by_place: dict[Place, Card] = {}
     for row in rows:
         place = row.check_name, row.channel_id, row.consumer_id
         channel, consumer = channels.get(row.channel_id), consumers.get(row.consumer_id)
-        if place not in found:
-            found[place] = _card(row, channel.slug if channel else "", str(consumer or ""))
-        card = found[place]
+        if place not in by_place:
+            by_place[place] = _card(row, channel.slug if channel else "", str(consumer or ""))
+        card = by_place[place]
         card.count += row.count
         card.since = min(card.since or row.hour, row.hour)
         card.until = max(card.until or row.hour, row.hour)
         card.names += row.ids[: NAMES - len(card.names)]
-    for (name, _, _), card in found.items():
+    for (name, _, _), card in by_place.items():
         explained = LAKE_EXPLANATIONS[name]
         word = explained.row if card.count == 1 else explained.rows
         card.meaning = f"{card.count:,} {word}: each {explained.meaning}"
-    cards_ = sorted(found.values(), key=lambda card: -card.count)
+    cards_ = sorted(by_place.values(), key=lambda card: -card.count)
     _link(cards_[:CARDS])
     return cards_
 
 
 def _shown(row: LakeAudit) -> dict[str, Any]:
     findings = list(LakeFinding.objects.filter(audit=row).order_by("id"))
-    found = cards(findings)
+    all_cards = cards(findings)
     return {
         "tick_rows": ticks(row, findings),
-        "cards": found[:CARDS],
-        "more_cards": max(0, len(found) - CARDS),
+        "cards": all_cards[:CARDS],
+        "more_cards": max(0, len(all_cards) - CARDS),
     }
 
 
@@ -193,9 +193,9 @@ def _card(row: LakeFinding, channel: str, consumer: str) -> Card:
     )
     name = row.check_name.replace("_", " ")
     title = f"{name} in {where}" if where else name
-    known = row.check_name not in (DOUBLED, UNASKED)
+    is_check = row.check_name not in (DOUBLED, UNASKED)
     text = LAKE_EXPLANATIONS[row.check_name].remedy
-    return Card(title, remedy=remedy(row.check_name, channel, consumer) if known else text)  # type: ignore[arg-type]  # a name
+    return Card(title, remedy=remedy(row.check_name, channel, consumer) if is_check else text)  # type: ignore[arg-type]  # a name
 
 
 def _link(cards_: Iterable[Card]) -> None:

@@ -97,14 +97,14 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
         text = request.GET.get("after", "")
         after = int(text) if text.isdecimal() and len(text) < MAX_PLACE_DIGITS else 0
         rows = OrderingWaiter.objects.filter(key_number=row.pk, place__gt=after).order_by("place")
-        found = list(rows[: WAITING_SHOWN + 1])
+        waiters = list(rows[: WAITING_SHOWN + 1])
         return {
             "waiting": [
                 (waiter, ids.to_public(ids.DELIVERY, waiter.delivery_id))
-                for waiter in found[:WAITING_SHOWN]
+                for waiter in waiters[:WAITING_SHOWN]
             ],
             "after": after,
-            "has_more": len(found) > WAITING_SHOWN,
+            "has_more": len(waiters) > WAITING_SHOWN,
         }
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
@@ -119,10 +119,10 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
         if (number := ids.from_public(ids.DELIVERY, term.lower())) is not None:
             waiter = OrderingWaiter.objects.filter(pk=number).first()
             return queryset.filter(pk=waiter.key_number if waiter else 0), False
-        found = self._named(term)
-        if found is None:
+        named = self._named(term)
+        if named is None:
             return queryset.none(), False
-        consumer, key = found
+        consumer, key = named
         if key:
             return queryset.filter(pk=key_number(consumer.pk, key)), False
         return queryset.filter(consumer_id=consumer.pk), False
@@ -212,10 +212,10 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
     @display(description="At most")
     def most(self, key_row: OrderingKey) -> str:
         """Maximum rate of one key of this consumer."""
-        found = hot_keys.most_per_second(key_row.consumer_id)
-        if found is None:
+        per_second = hot_keys.most_per_second(key_row.consumer_id)
+        if per_second is None:
             return "1 / response time; known after the first delivery"
-        return f"about {found:,.3g} per second: one at a time; more keys allow more"
+        return f"about {per_second:,.3g} per second: one at a time; more keys allow more"
 
     @display(description="Head since")
     def stands(self, key_row: OrderingKey) -> str:
@@ -227,5 +227,5 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
         slug, _, rest = term.strip().partition("/")
         client_id, _, key = rest.partition("/")
         consumers = Consumer.objects.filter(channel__slug=slug, client_id=client_id)
-        found = consumers.first()
-        return (found, key) if found else None
+        consumer = consumers.first()
+        return (consumer, key) if consumer else None

@@ -109,7 +109,7 @@ class JobForm(forms.Form):
 
     def options(self) -> dict[str, Any]:
         """Return the options in the form of the command line."""
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         for option in self.job.options:
             value = self.cleaned_data.get(option.name)
             if option.several:
@@ -117,8 +117,8 @@ class JobForm(forms.Form):
             if isinstance(value, float) and value.is_integer():
                 value = int(value)
             if value not in (None, "", False, []):
-                found[option.name] = value
-        return found
+                options[option.name] = value
+        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +189,10 @@ def words(run: PipelineRun) -> list[str]:
 def state(run: PipelineRun) -> str:
     """Return a run's state, in colour."""
     name = "stopping" if run.cancel_at and run.state == State.RUNNING else run.state
-    found = base.label(name, TONE[State(run.state)])
+    label = base.label(name, TONE[State(run.state)])
     if not run.options.get(DRY_RUN.name):
-        return found
-    return format_html("{} {}", found, base.label("dry run"))
+        return label
+    return format_html("{} {}", label, base.label("dry run"))
 
 
 def duration(run: PipelineRun, now: datetime) -> str:
@@ -288,20 +288,24 @@ class PipelineRunAdmin(LivePage, base.BigList):
     def start(self, request: HttpRequest, job: str) -> HttpResponse:
         """Show the form of a job, start the run and redirect to its page."""
         base.require(self.has_operate_permission(request))
-        known = JOBS.get(job)
-        if known is None:
+        chosen_job = JOBS.get(job)
+        if chosen_job is None:
             raise Http404("There is no such job.")
         data = request.POST if request.method == "POST" else None
-        form = JobForm(known, data, request.GET.dict(), _options_of(request.GET.get("again"), job))
+        form = JobForm(
+            chosen_job, data, request.GET.dict(), _options_of(request.GET.get("again"), job)
+        )
 
         def ask(principal: Principal) -> str:
             run = pipeline_runs.ask(job, form.options(), principal, now=clock.now())
             pipeline_runs.wake_up()
             return self.page_of(run.pk)
 
-        words = f"Start {known.title.lower()}"
+        words = f"Start {chosen_job.title.lower()}"
         more = {"icon": "play_arrow", "is_installed": pipeline_runs.is_installed()}
-        return self._answer(request, known, form, ask, more | {"title": words, "button": words})
+        return self._answer(
+            request, chosen_job, form, ask, more | {"title": words, "button": words}
+        )
 
     def schedule(self, request: HttpRequest, job: str) -> HttpResponse:
         """Show the schedule of a job, change it and redirect to the jobs."""
@@ -493,10 +497,10 @@ def _hint(run: PipelineRun) -> str:
         return f"What it wrote is intact, and you can start it again.{log}"
     if run.state != State.QUEUED or run.host:
         return ""
-    others = " and no other job runs" if run.requested_by == pipeline_runs.SCHEDULE else ""
+    condition = " and no other job runs" if run.requested_by == pipeline_runs.SCHEDULE else ""
     return (
         f"A worker ({typed('manage.py broker')}) starts it within a minute, when no other run "
-        f"of this job is in progress{others}."
+        f"of this job is in progress{condition}."
     )
 
 

@@ -106,9 +106,9 @@ class MoveForm(forms.Form):
 
     def __init__(self, consumer: Consumer, data: Any = None) -> None:
         super().__init__(data)
-        others = _pulling().filter(ordering=consumer.ordering)
+        candidates = _pulling().filter(ordering=consumer.ordering)
         self.fields["destination"].queryset = (  # type: ignore[attr-defined]  # of rows
-            Channel.objects.filter(pk__in=others.values("channel_id"))
+            Channel.objects.filter(pk__in=candidates.values("channel_id"))
             .exclude(pk=consumer.channel_id)
             .order_by("slug")
         )

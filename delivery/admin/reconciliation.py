@@ -100,9 +100,9 @@ class ReconciliationReportAdmin(base.ReadOnly):
     @display(description="By state")
     def by_state(self, report: ReconciliationReport) -> str:
         """Number of deliveries by state."""
-        found = [(state, report.states.get(state, 0)) for state in STATES]
+        counts = [(state, report.states.get(state, 0)) for state in STATES]
         text = [
-            f"{intcomma(number)} {state.replace('_', ' ')}" for state, number in found if number
+            f"{intcomma(number)} {state.replace('_', ' ')}" for state, number in counts if number
         ]
         return ", ".join(text) or base.NONE
 
@@ -111,7 +111,7 @@ class ReconciliationReportAdmin(base.ReadOnly):
         """The findings, each with explanation, remedy and links to the rows."""
         if not report.findings:
             return "Everything that was accepted is accounted for."
-        return format_html_join("", "{}", ((_card(it),) for it in report.findings))
+        return format_html_join("", "{}", ((_card(finding),) for finding in report.findings))
 
 
 def _card(finding: dict[str, Any]) -> SafeString:
@@ -119,7 +119,7 @@ def _card(finding: dict[str, Any]) -> SafeString:
     channel_id, consumer_id = finding["place"]
     where = "/".join(name for name in (finding["channel"], finding["consumer"]) if name)
     # Lost rows have no page.
-    links = [base.mono(it) if check is Check.LOST else _link(it) for it in finding["ids"]]
+    links = [base.mono(name) if check is Check.LOST else _link(name) for name in finding["ids"]]
     if finding["count"] > len(links):
         links.append(format_html("… and {} more", intcomma(finding["count"] - len(links))))
     if check in LISTS:
@@ -140,7 +140,9 @@ def _card(finding: dict[str, Any]) -> SafeString:
 def _prose(text: str) -> SafeString:
     """Format text between backticks as code."""
     parts = enumerate(text.split("`"))
-    return format_html_join("", "{}", ((base.mono(it) if odd % 2 else it,) for odd, it in parts))
+    return format_html_join(
+        "", "{}", ((base.mono(part) if odd % 2 else part,) for odd, part in parts)
+    )
 
 
 def _link(name: str) -> SafeString | str:

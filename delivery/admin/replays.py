@@ -80,14 +80,14 @@ def button(question: Any, success_message: str, cancel: Step) -> Callable[..., H
         )
         return done
 
-    made: Callable[..., HttpResponse] = action(
+    decorated: Callable[..., HttpResponse] = action(
         description="Stop",
         icon="stop_circle",
         permissions=["stop"],
         dialog=question,
         variant=ActionVariant.DANGER,
     )(stop)
-    return made
+    return decorated
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Live:
     @property
     def formatted_facts(self) -> list[tuple[str, Any]]:
         """The facts with formatted numbers."""
-        return [(name, f"{it:,}" if type(it) is int else it) for name, it in self.facts]
+        return [(name, f"{value:,}" if type(value) is int else value) for name, value in self.facts]
 
 
 class AbstractPage(ABCMeta, MediaDefiningClass):
@@ -191,8 +191,8 @@ class ReplayAdmin(LivePage, base.BigList):
                 hint = f"At most {rate:g} per second are sent; a minute's worth is queued ahead."
         else:
             hint, heading = "", "Stopped" if row.state == State.CANCELLED else "Done"
-        left = max(0, row.matched_count - row.replayed_count)
-        if row.state == State.FINISHED and left:
+        skipped = max(0, row.matched_count - row.replayed_count)
+        if row.state == State.FINISHED and skipped:
             hint = "The skipped ones had changed meanwhile or had expired."
         return Live(
             heading,
@@ -206,7 +206,7 @@ class ReplayAdmin(LivePage, base.BigList):
             else (
                 ("Matched", row.matched_count),
                 ("Queued again", row.replayed_count),
-                ("Skipped", left),
+                ("Skipped", skipped),
             ),
             hint=hint,
             links=tuple(_links(row.conditions)),
@@ -292,8 +292,8 @@ class Wanted(forms.Form):
     def wanted(self) -> ReplayFilter:
         """Return the filter."""
         channel, consumer = self.cleaned_data["channel"], self.cleaned_data["consumer"]
-        found = ReplayFilter.of(self._values)
-        return found.within(channel.slug, consumer.client_id if consumer else "")
+        client_id = consumer.client_id if consumer else ""
+        return ReplayFilter.of(self._values).within(channel.slug, client_id)
 
 
 class How(forms.Form):
@@ -393,14 +393,14 @@ def _field(described: Any) -> forms.Field:
 def _begin(request: HttpRequest, how: How) -> HttpResponse:
     wanted = replay.parse(json.loads(request.POST.get("filter", "")))
     principal = base.principal(request, how.cleaned_data["reason"])
-    made = replay.create(
+    created = replay.create(
         wanted,
         replay.consumers_of(wanted, principal),
         principal,
         now=clock.now(),
         rate_per_second=how.cleaned_data["rate_per_second"],
     )
-    return redirect(reverse("admin:delivery_replay_change", args=[made.pk]))
+    return redirect(reverse("admin:delivery_replay_change", args=[created.pk]))
 
 
 def _given(request: HttpRequest) -> dict[str, str]:

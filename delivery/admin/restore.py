@@ -103,16 +103,20 @@ class RestoreAdmin(LivePage):
     @display(description="Consumer")
     def consumer(self, row: Restore) -> str:
         """Its consumer and channel."""
-        found = Consumer.objects.select_related("channel").filter(id=row.consumer_id).first()
-        return f"{found.channel.slug}/{found.client_id}" if found else f"({row.consumer_id})"
+        consumer = Consumer.objects.select_related("channel").filter(id=row.consumer_id).first()
+        return (
+            f"{consumer.channel.slug}/{consumer.client_id}" if consumer else f"({row.consumer_id})"
+        )
 
     @display(description="Asked for")
     def asked(self, row: Restore) -> str:
         """The options of the command line."""
         asked = row.options.get("asked", {})
-        mine = {name: value for name, value in asked.items() if name != "consumer"}
+        options = {name: value for name, value in asked.items() if name != "consumer"}
         return (
-            base.mono(" ".join(JOBS["replay"].command_line(mine))) if any(mine.values()) else "all"
+            base.mono(" ".join(JOBS["replay"].command_line(options)))
+            if any(options.values())
+            else "all"
         )
 
     @display(description="Progress")

@@ -254,7 +254,7 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
         if obj is None or body.may_see(request, obj.channel):
             return sets
         return [
-            (name, {**part, "fields": [one for one in part["fields"] if one not in CONTENT]})
+            (name, {**part, "fields": [field for field in part["fields"] if field not in CONTENT]})
             for name, part in sets
         ]
 
@@ -275,8 +275,8 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Omit the body from the objects that the confirmation lists."""
-        found, counts, _, protected = super().get_deleted_objects(objs, request)
-        return found, counts, set(), protected
+        deleted, counts, _, protected = super().get_deleted_objects(objs, request)
+        return deleted, counts, set(), protected
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
         """Delete one through its step."""

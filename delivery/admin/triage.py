@@ -70,8 +70,8 @@ class Line:
 @pages.page("triage", permission="delivery.view_deadcluster", template="delivery/triage.html")
 def context(request: HttpRequest) -> dict[str, Any]:
     """Show the groups with their onset, and the possible actions."""
-    known = DeadCluster.objects.exclude(signature="")
-    page = Paginator(known.order_by("place"), SHOWN).get_page(request.GET.get("page"))
+    groups = DeadCluster.objects.exclude(signature="")
+    page = Paginator(groups.order_by("place"), SHOWN).get_page(request.GET.get("page"))
     runs = PipelineRun.objects.filter(job="triage", state=PipelineRun.State.FINISHED)
     run = runs.order_by("-id").first()
     return {
@@ -91,12 +91,14 @@ def context(request: HttpRequest) -> dict[str, Any]:
 
 def lines(clusters: Iterable[DeadCluster]) -> list[Line]:
     """Return groups with links to rows that still exist."""
-    some = list(clusters)
-    most = max((cluster.dead_count for cluster in some), default=0)
-    samples = Delivery.objects.in_bulk([it.sample_id for it in some if it.sample_id])
-    keys = {part["consumer"] for cluster in some for part in cluster.consumers}
+    groups = list(clusters)
+    most = max((cluster.dead_count for cluster in groups), default=0)
+    samples = Delivery.objects.in_bulk(
+        [cluster.sample_id for cluster in groups if cluster.sample_id]
+    )
+    keys = {part["consumer"] for cluster in groups for part in cluster.consumers}
     consumers = Consumer.objects.in_bulk(keys)
-    sensitive = _sensitive(some)
+    sensitive = _sensitive(groups)
     return [
         Line(
             cluster,
@@ -106,7 +108,7 @@ def lines(clusters: Iterable[DeadCluster]) -> list[Line]:
             cluster.pk in sensitive,
             list(_parts(cluster, consumers)),
         )
-        for cluster in some
+        for cluster in groups
     ]
 
 

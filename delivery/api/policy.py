@@ -67,10 +67,10 @@ def message_of(principal: Principal, text: str) -> Message:
 
 def own_message(principal: Principal, text: str) -> Message:
     """Return the message with this public id for a change. Raises NotFound and Forbidden."""
-    found = own_messages(principal, [text])[text]
-    if isinstance(found, Exception):
-        raise found
-    return found
+    message = own_messages(principal, [text])[text]
+    if isinstance(message, Exception):
+        raise message
+    return message
 
 
 def own_messages(
@@ -82,7 +82,7 @@ def own_messages(
     rows = Message.objects.select_related("channel", "producer").in_bulk(wanted)
     foreign = [row.id for row in rows.values() if not is_own(principal, row)]
     sent = _sent_to(principal, foreign)
-    found: dict[str, Message | NotFound | Forbidden] = {}
+    results: dict[str, Message | NotFound | Forbidden] = {}
     for text, number in numbers.items():
         row = rows.get(number) if number is not None else None
         if (
@@ -90,13 +90,13 @@ def own_messages(
             or not principal.sees(row.channel.slug, row.channel.exposure)
             or not (is_own(principal, row) or row.id in sent)
         ):
-            found[text] = NotFound("unknown_message", "There is no such message.")
+            results[text] = NotFound("unknown_message", "There is no such message.")
         elif may_change(principal, row):
-            found[text] = row
+            results[text] = row
         else:
             denied = "Only its producer may change a message."
-            found[text] = Forbidden("not_the_producer", denied)
-    return found
+            results[text] = Forbidden("not_the_producer", denied)
+    return results
 
 
 def is_received(principal: Principal, message: Message) -> bool:
@@ -145,5 +145,5 @@ def was_sent(principal: Principal, message: Message) -> bool:
 def _sent_to(principal: Principal, message_ids: Collection[int]) -> set[int]:
     if not message_ids:
         return set()
-    mine = Delivery.objects.filter(Q(consumer__team_id=principal.team_id))
-    return set(mine.filter(message_id__in=message_ids).values_list("message_id", flat=True))
+    deliveries = Delivery.objects.filter(Q(consumer__team_id=principal.team_id))
+    return set(deliveries.filter(message_id__in=message_ids).values_list("message_id", flat=True))

@@ -46,37 +46,37 @@ def receive(
     value is not sent. Raises NotFound, Conflict, Invalid and BrokerError; no message is claimed
     then.
     """
-    view = calls.consumer_of(principal, channel, client_id)
+    consumer = calls.consumer_of(principal, channel, client_id)
     asked = calls.RECEIVE.read(read_object(principal, meta, read, optional=True))
     receive_request = calls.request_of(principal, asked)
     messages = receiving.receive_ignoring_outage(
-        view,
+        consumer,
         receive_request,
         asked.get("wait_s", 0.0),
         owner=principal.owner,
-        defer=_deferring(meta, view, receive_request),
+        defer=_deferring(meta, consumer, receive_request),
     )
     if messages is None:
         raise Unavailable("too_many_polls", calls.NO_PLACE)
-    return _received(messages, view, receive_request)
+    return _received(messages, consumer, receive_request)
 
 
 def received_message(
-    one: ReceivedMessage, view: ConsumerConfig, *, settled: bool
+    received: ReceivedMessage, consumer: ConsumerConfig, *, settled: bool
 ) -> dict[str, Any]:
     """Represent a received message; without a lease if it is settled on receipt.
 
     By hand, because it is on the path of every delivery to a pull consumer.
     """
-    row, payload = one.row, one.payload
+    row, payload = received.row, received.payload
     message = ids.to_public(ids.MESSAGE, row.message_id)
     return {
         "id": message,
         "delivery_id": ids.to_public(ids.DELIVERY, row.id),
-        "lease": None if settled else one.token,
+        "lease": None if settled else received.token,
         "lease_expires_at": None if settled else times.text(row.lease_until),
         "attempt": row.tries,
-        "max_attempts": view.retry_for(row.event_type).max_attempts,
+        "max_attempts": consumer.retry_for(row.event_type).max_attempts,
         "event_type": row.event_type,
         "priority": row.priority,
         "ordering_key": row.ordering_key,
@@ -95,7 +95,7 @@ def acknowledge(principal: Principal, meta: Mapping[str, Any], read: Read) -> di
 
 
 def _deferring(
-    meta: Mapping[str, Any], view: ConsumerConfig, receive_request: ReceiveRequest
+    meta: Mapping[str, Any], consumer: ConsumerConfig, receive_request: ReceiveRequest
 ) -> Callable[[], Deliver] | None:
     """Return a callback that postpones the response of this request; None if the server cannot."""
     defer: fast_path.Defer | None = meta.get(fast_path.DEFER_RESPONSE)
@@ -106,7 +106,7 @@ def _deferring(
         answer_later = defer()
 
         def deliver(messages: Sequence[ReceivedMessage], confirm: Callable[[], object]) -> bool:
-            done = Response(200, fast_path.to_json(_received(messages, view, receive_request)))
+            done = Response(200, fast_path.to_json(_received(messages, consumer, receive_request)))
             return answer_later(done, confirm)
 
         return deliver
@@ -116,12 +116,13 @@ def _deferring(
 
 def _received(
     messages: Sequence[ReceivedMessage],
-    view: ConsumerConfig,
+    consumer: ConsumerConfig,
     receive_request: ReceiveRequest,
 ) -> dict[str, Any]:
     return {
         "messages": [
-            received_message(one, view, settled=receive_request.settled) for one in messages
+            received_message(message, consumer, settled=receive_request.settled)
+            for message in messages
         ],
         "now": times.text(clock.now()),
     }

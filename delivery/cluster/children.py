@@ -61,10 +61,10 @@ class Bind:
         if not (port.isdecimal() and 1 <= int(port) <= 65535):
             raise Unusable(f"{text!r} is not host:port with a port from 1 to 65535.")
         try:
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         except OSError as error:
             raise Unusable(f"{host!r} cannot be resolved: {error.strerror}.") from None
-        return cls(str(found[0][4][0]), int(port))
+        return cls(str(addresses[0][4][0]), int(port))
 
     @property
     def url(self) -> str:

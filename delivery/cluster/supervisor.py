@@ -153,9 +153,9 @@ class Supervisor:
             reaper = Reaper()
             # The prober keeps the write end of its pipe.
             private = (wakeup.fileno(), signal_fd, self._prober.read_end)
-            others = (*private, self._prober.write_end)
+            pipe_ends = (*private, self._prober.write_end)
             self._processes = [
-                *(Process(child, reaper, others) for child in self._children),
+                *(Process(child, reaper, pipe_ends) for child in self._children),
                 *(Process(child, reaper, private) for child in self._prober.as_children),
             ]
             try:

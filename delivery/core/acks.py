@@ -184,7 +184,7 @@ def named(ack: Mapping[str, Any] | None, answer: bytes) -> str:
         value = json.loads(answer)
     except (ValueError, RecursionError):
         return ""
-    return next((_id(it) for it in json_paths.found(setting["response_id"], value)), "")
+    return next((_id(match) for match in json_paths.found(setting["response_id"], value)), "")
 
 
 def words(setting: Mapping[str, Any], body: object) -> Iterator[ProviderStatus]:
@@ -195,9 +195,9 @@ def words(setting: Mapping[str, Any], body: object) -> Iterator[ProviderStatus]:
     statuses = (
         iter([body]) if setting["callback"] is None else json_paths.found(setting["callback"], body)
     )
-    for one in islice(statuses, MAX_WORDS):
-        provider_id = _first(setting["callback_id"], one)
-        status = _first(setting["callback_status"], one)
+    for status_body in islice(statuses, MAX_WORDS):
+        provider_id = _first(setting["callback_id"], status_body)
+        status = _first(setting["callback_status"], status_body)
         if provider_id and status in setting["accept"]:
             yield ProviderStatus(provider_id, ok=True)
         elif provider_id and status in setting["fail"]:
@@ -215,4 +215,4 @@ def _id(value: object) -> str:
 
 
 def _first(path: str, value: object) -> str:
-    return next((_id(it) for it in json_paths.found(path, value)), "")
+    return next((_id(match) for match in json_paths.found(path, value)), "")

@@ -274,9 +274,9 @@ def snippets(url: str, secret: str = MASKED) -> list[Snippet]:
 def receiving(api: str, channel: str, client_id: str) -> list[Snippet]:
     """Return code that receives and acknowledges; ``api`` is the URL up to ``/api/v1``."""
     place = {"API_HERE": api, "CONSUMER_HERE": f"channels/{channel}/consumers/{client_id}"}
-    found = []
+    snippets = []
     for key, title, file_name, note, code in _PULL_ALL:
         for name, value in place.items():
             code = code.replace(name, value)
-        found.append(Snippet(key, title, file_name, note, code))
-    return found
+        snippets.append(Snippet(key, title, file_name, note, code))
+    return snippets

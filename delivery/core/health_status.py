@@ -63,25 +63,25 @@ class Facts:
     last_failure_at: datetime | None = None
 
 
-def judge(known: State, since: datetime, facts: Facts, now: datetime) -> State:
-    """Return the health that follows ``known``, which holds since ``since``.
+def judge(current: State, since: datetime, facts: Facts, now: datetime) -> State:
+    """Return the health that follows ``current``, which holds since ``since``.
 
     A consumer that a person paused or retired keeps its health: its owners know.
     """
     if facts.state == "disabled":
         return State.DISABLED
     if facts.state != "active":
-        return known
+        return current
     if _fails(facts, now):
         return State.FAILING
-    if known is not State.HEALTHY and _recovered(since, facts, now):
+    if current is not State.HEALTHY and _recovered(since, facts, now):
         return State.HEALTHY
-    return known
+    return current
 
 
-def notification_kind(known: State, new: State) -> Kind | None:
+def notification_kind(old: State, new: State) -> Kind | None:
     """Return the notification for a change of health; None if none is needed."""
-    if new is known:
+    if new is old:
         return None
     return {
         State.HEALTHY: Kind.RECOVERED,

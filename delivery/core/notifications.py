@@ -138,13 +138,13 @@ def text(notification: NotificationContent) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def quota_level(known: str, share: float) -> str:
+def quota_level(reported: str, share: float) -> str:
     """Return the current level, given the last reported one; ``share`` may exceed 1.0."""
     if share >= 1.0:
         return QUOTA_FULL
     if share >= QUOTA_NEAR:
         return QUOTA_NEARLY
-    return known if known == QUOTA_OK or share >= QUOTA_CALM else QUOTA_OK
+    return reported if reported == QUOTA_OK or share >= QUOTA_CALM else QUOTA_OK
 
 
 def _instant(at: datetime) -> str:

@@ -76,14 +76,14 @@ def costs(load: Load) -> list[Cost]:
     """Estimate no order, ordered keys, acknowledged keys if used, and one key for everything."""
     whole = min(load.max_in_flight * 1000 / load.answer_ms, load.most_per_second)
     held = load.answer_ms + load.between_ms
-    found = [
+    estimates = [
         Cost("no order", 0.0, whole, whole, 0.0, 0.0),
         _kept("ordered keys", load, load.keys, held, whole),
     ]
     if load.ack_ms or load.lost:
         waited = (1 - load.lost) * load.ack_ms + load.lost * load.timeout_ms
-        found.append(_kept("acknowledged keys", load, load.keys, held + waited, whole))
-    return [*found, _kept("one key (fifo)", load, 1, held, whole)]
+        estimates.append(_kept("acknowledged keys", load, load.keys, held + waited, whole))
+    return [*estimates, _kept("one key (fifo)", load, 1, held, whole)]
 
 
 def in_flight(load: Load) -> int:

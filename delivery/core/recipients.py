@@ -41,11 +41,11 @@ def able(pumps: Iterable[KeyHolder], sealing: str) -> set[int]:
     so of two pumps that each lack a key of the other only one is excluded.
     """
     pumps = sorted(pumps)
-    left = [pump for pump in pumps if sealing in pump.keys] or pumps
-    for pump in list(left):
-        if any(pump.missing & other.keys for other in left):
-            left.remove(pump)
-    return {pump.generation for pump in left}
+    remaining = [pump for pump in pumps if sealing in pump.keys] or pumps
+    for pump in list(remaining):
+        if any(pump.missing & other.keys for other in remaining):
+            remaining.remove(pump)
+    return {pump.generation for pump in remaining}
 
 
 def owning_consumer(consumer_id: int, generations: Collection[int]) -> int | None:
@@ -146,14 +146,14 @@ class Recipients:
         kind = channel_id, event_type
         channel = self._channels.get(channel_id)
         if kind not in self._recipients:
-            found = channel.wanting(event_type) if channel else ()
-            self._recipients[kind] = found
-            self._ids[kind] = [consumer.id for consumer in found]
+            wanting = channel.wanting(event_type) if channel else ()
+            self._recipients[kind] = wanting
+            self._ids[kind] = [consumer.id for consumer in wanting]
         if channel is None or channel.kind != QUEUE or not self._ids[kind]:
             return self._ids[kind]
-        return [self._one(self._recipients[kind], self._ids[kind], ordering_key)]
+        return [self._recipient(self._recipients[kind], self._ids[kind], ordering_key)]
 
-    def _one(self, wanting: Sequence[Consumer], ids: list[int], ordering_key: str) -> int:
+    def _recipient(self, wanting: Sequence[Consumer], ids: list[int], ordering_key: str) -> int:
         if ordering_key:
             owner = owning_consumer(_number(ordering_key), ids)
             assert owner is not None
@@ -162,9 +162,9 @@ class Recipients:
             self._open |= {key: self._open.get(key, n) for key, n in self._unfinished(ids).items()}
             self._avoided.update(self._resting(ids))
         awake = [consumer.id for consumer in wanting if not consumer.halted] or ids
-        able = [one for one in awake if one not in self._avoided] or awake
+        able = [consumer_id for consumer_id in awake if consumer_id not in self._avoided] or awake
         # Ties go to the one that registered first; any rule works that is the same everywhere.
-        chosen = min(able, key=lambda one: (self._open[one], one))
+        chosen = min(able, key=lambda consumer_id: (self._open[consumer_id], consumer_id))
         self._open[chosen] += 1
         return chosen
 
@@ -175,7 +175,7 @@ def by_age(row: Row) -> tuple[Any, int]:
 
 
 def share_out(
-    found: Mapping[int, Sequence[Row]],
+    due_rows: Mapping[int, Sequence[Row]],
     limits: Mapping[int, int],
     shortened: Collection[int],
     most: int,
@@ -185,23 +185,23 @@ def share_out(
     """Choose at most ``most`` due rows across consumers, within each one's limit, in order.
 
     The highest priority goes first, whichever consumer it is for; within a priority the row that
-    has been due longest. ``found`` has each consumer's rows, up to one more than its limit of each
-    priority. For the ``shortened`` consumers the limit is only a share: if it excludes a row,
+    has been due longest. ``due_rows`` has each consumer's rows, up to one more than its limit of
+    each priority. For the ``shortened`` consumers the limit is only a share: if it excludes a row,
     nothing of lower priority is chosen instead, so that the next claim has room for that row.
     ``oldest_first`` is the starvation guard: half is chosen by age alone, then the rest by
     priority.
     """
-    chosen: dict[int, list[Row]] = {consumer_id: [] for consumer_id in found}
-    owners = {row: consumer_id for consumer_id, rows in found.items() for row in rows}
+    chosen: dict[int, list[Row]] = {consumer_id: [] for consumer_id in due_rows}
+    owners = {row: consumer_id for consumer_id, rows in due_rows.items() for row in rows}
     ordered = sorted(owners)
     taken = 0
     if oldest_first:
-        room = sum(min(limits[consumer_id], len(rows)) for consumer_id, rows in found.items())
+        room = sum(min(limits[consumer_id], len(rows)) for consumer_id, rows in due_rows.items())
         half = max(1, min(most, room) // 2)
         for row in sorted(ordered, key=by_age):
-            mine = chosen[owners[row]]
-            if taken < half and len(mine) < limits[owners[row]]:
-                mine.append(row)
+            own_rows = chosen[owners[row]]
+            if taken < half and len(own_rows) < limits[owners[row]]:
+                own_rows.append(row)
                 taken += 1
         ordered = sorted(owners.keys() - set(chain.from_iterable(chosen.values())))
     lowest = 0
@@ -209,9 +209,9 @@ def share_out(
         consumer_id = owners[row]
         if taken >= most or row[0] > lowest:
             break
-        mine = chosen[consumer_id]
-        if len(mine) < limits[consumer_id]:
-            mine.append(row)
+        own_rows = chosen[consumer_id]
+        if len(own_rows) < limits[consumer_id]:
+            own_rows.append(row)
             taken += 1
         elif consumer_id in shortened:
             lowest = min(lowest, row[0])

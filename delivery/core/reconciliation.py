@@ -121,7 +121,11 @@ EXPLANATIONS: dict[Check, Explanation] = {
 }
 """A finding is worded as: number, ``row`` or ``rows``, ``meaning``; then ``remedy``."""
 LAKE_EXPLANATIONS: dict[str, Explanation] = {
-    **{check.value: found for check, found in EXPLANATIONS.items() if check.value in CHECKS},
+    **{
+        check.value: explanation
+        for check, explanation in EXPLANATIONS.items()
+        if check.value in CHECKS
+    },
     DOUBLED: Explanation(
         "row",
         "rows",
@@ -230,11 +234,11 @@ class Reconciliation:
 
     def note(self, check: Check, place: Place, ids: Iterable[str]) -> None:
         """Count mismatching rows; keep the first ``most_ids`` ids of each check and place."""
-        for one in ids:
-            found = self.off.setdefault((check, place), Discrepancy())
-            found.count += 1
-            if len(found.ids) < self._most_ids:
-                found.ids.append(one)
+        for id_ in ids:
+            discrepancy = self.off.setdefault((check, place), Discrepancy())
+            discrepancy.count += 1
+            if len(discrepancy.ids) < self._most_ids:
+                discrepancy.ids.append(id_)
 
     def count_messages(self, channel_id: int, state: str, number: int, recorded: int) -> None:
         """Count messages of one channel and state, with the deliveries that they record."""
@@ -256,11 +260,11 @@ class Reconciliation:
     @property
     def gap(self) -> int:
         """Number of mismatching rows; 0 when nothing was lost."""
-        return sum(found.count for found in self.off.values())
+        return sum(discrepancy.count for discrepancy in self.off.values())
 
     def by_check(self) -> dict[Check, int]:
         """Return how many rows each check found, also zero."""
-        found = dict.fromkeys(Check, 0)
+        counts = dict.fromkeys(Check, 0)
         for (check, _), off in self.off.items():
-            found[check] += off.count
-        return found
+            counts[check] += off.count
+        return counts

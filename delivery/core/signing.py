@@ -160,7 +160,7 @@ def _visible(value: str) -> str:
     if value.isascii() and value.isprintable():
         return value
     # Ordering keys and content types may contain any text; a line break must not end the header.
-    return _UNSAFE.sub(lambda found: quote(found[0]), value)
+    return _UNSAFE.sub(lambda match: quote(match[0]), value)
 
 
 def _rfc3339(instant: datetime) -> str:

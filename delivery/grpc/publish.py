@@ -136,17 +136,17 @@ def store(meta: Meta, requests: Sequence[PublishRequest]) -> list[Result]:
 
     Raises what ends the stream: a key that is not valid any more, or an unavailable database.
     """
-    found: dict[int, Result] = {}
+    results: dict[int, Result] = {}
     for channel, places in _by_channel(requests):
-        some = [requests[place] for place in places]
+        group = [requests[place] for place in places]
         try:
-            found |= zip(places, _store(meta, channel, some), strict=True)
+            results |= zip(places, _store(meta, channel, group), strict=True)
         except Exception as error:
             problem = errors.problem_of(error)
             if problem.status in ENDING:
                 raise
-            found |= dict.fromkeys(places, error)
-    return [found[place] for place in range(len(requests))]
+            results |= dict.fromkeys(places, error)
+    return [results[place] for place in range(len(requests))]
 
 
 def options_of(request: PublishRequest) -> dict[str, Any]:
@@ -180,40 +180,43 @@ def _by_channel(requests: Sequence[PublishRequest]) -> Iterator[tuple[str, list[
 
 def _store(meta: Meta, channel: str, requests: Sequence[PublishRequest]) -> list[Result]:
     principal = authentication.authenticate(meta, publishing.SCOPES, channel)
-    view = publishing.channel_of(channel, refresh=False)
+    channel_config = publishing.channel_of(channel, refresh=False)
     producer, now = principal.producer, clock.now()
     producer_id = principal.producer_id
-    limits.check(view, producer_id)
+    limits.check(channel_config, producer_id)
     read: list[Publication | Exception] = []
     for request in requests:
         try:
             options = options_of(request)
             read.append(
                 publication.from_options(
-                    options, dict(request.headers), request.body, view, producer, now
+                    options, dict(request.headers), request.body, channel_config, producer, now
                 )
             )
         except BrokerError as problem:
             read.append(problem)
-    messages = [one for one in read if isinstance(one, Publication)]
+    messages = [item for item in read if isinstance(item, Publication)]
     publishing.check_rate(producer, len(messages))
-    stored = iter(sequencing.accept_in_sequence(view, producer_id, messages, principal.owner))
+    stored = iter(
+        sequencing.accept_in_sequence(channel_config, producer_id, messages, principal.owner)
+    )
     return [
-        _published(view, one, next(stored)) if isinstance(one, Publication) else one for one in read
+        _published(channel_config, item, next(stored)) if isinstance(item, Publication) else item
+        for item in read
     ]
 
 
-def _published(view: ChannelConfig, message: Publication, result: sequencing.Result) -> Result:
+def _published(channel: ChannelConfig, message: Publication, result: sequencing.Result) -> Result:
     if isinstance(result, BrokerError):
         return result
     if result.conflict:
         return Conflict("idempotency_conflict", publishing.CONFLICT, field="idempotency_key")
-    shown = publishing.show(view, message, result)
-    made = Published(
+    shown = publishing.show(channel, message, result)
+    published = Published(
         id=shown["id"],
         duplicate=shown["duplicate"],
         matched_consumers=shown["matched_consumers"],
         url=shown["url"],
     )
-    made.due_at.FromDatetime(result.due_at)
-    return made
+    published.due_at.FromDatetime(result.due_at)
+    return published

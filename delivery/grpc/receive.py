@@ -108,7 +108,7 @@ class Worker:
     def claim(self, most: int) -> tuple[Principal, ConsumerConfig, Claim]:
         """Return what to claim next. Raises what the REST API raises."""
         principal, at = self.principal(), self.subscription
-        view = calls.consumer_of(principal, at.channel, at.consumer)
+        consumer = calls.consumer_of(principal, at.channel, at.consumer)
         asked: dict[str, Any] = {
             "worker_id": at.worker_id or None,
             "keys": "sticky" if at.sticky else None,
@@ -118,7 +118,7 @@ class Worker:
         if at.HasField("lease_s"):
             asked["lease_s"] = at.lease_s
         claim = calls.request_of(principal, calls.RECEIVE.read(asked))
-        return principal, view, claim._replace(most=most)
+        return principal, consumer, claim._replace(most=most)
 
 
 class ReceiveStream:
@@ -236,7 +236,7 @@ class ReceiveStream:
 
     def _claim(self, most: int) -> None:
         """Claim messages, or wait for them without a thread. Runs in a thread."""
-        principal, view, claim = self._worker.claim(most)
+        principal, consumer, claim = self._worker.claim(most)
         is_deferred = False
 
         def defer() -> Deliver:
@@ -245,33 +245,33 @@ class ReceiveStream:
 
             def deliver(messages: Sequence[ReceivedMessage], settle: Callable[[], object]) -> bool:
                 try:
-                    return self._hand(view, claim, messages, settle)
+                    return self._hand(consumer, claim, messages, settle)
                 except BaseException:
-                    self._hand(view, claim, [], bool)
+                    self._hand(consumer, claim, [], bool)
                     raise
 
             return deliver
 
         messages = receiving.receive_ignoring_outage(
-            view, claim, WAIT_S, owner=principal.owner, defer=defer
+            consumer, claim, WAIT_S, owner=principal.owner, defer=defer
         )
         self._worker.is_back = False
         if messages is None:
             raise Unavailable("too_many_polls", calls.NO_PLACE)
-        if not (is_deferred or self._hand(view, claim, messages, bool)):
-            receiving.take_back(view.id, claim.worker, messages)
+        if not (is_deferred or self._hand(consumer, claim, messages, bool)):
+            receiving.take_back(consumer.id, claim.worker, messages)
 
     def _hand(
         self,
-        view: ConsumerConfig,
+        consumer: ConsumerConfig,
         claim: Claim,
         messages: Sequence[ReceivedMessage],
         settle: Callable[[], object],
     ) -> bool:
         """Give claimed messages to ``_send``; False if the stream ends. Runs in a thread."""
-        chunks = chunks_of(messages, view, claim)
+        chunks = chunks_of(messages, consumer, claim)
         if messages:
-            size = sum(one.payload.size for one in messages) // len(messages)
+            size = sum(message.payload.size for message in messages) // len(messages)
             self._batch = max(1, min(BATCH, CLAIM_BYTES // max(size, 1)))
         if self._takes_nothing:
             return False
@@ -363,7 +363,7 @@ def settle(worker: Worker, orders: Sequence[Order]) -> ReceiveResponse:
         done = calls.released(principal, asked)
     else:
         done = calls.extended(principal, asked)
-    failed = {one["lease"]: one["error"] for one in done["failed"]}
+    failed = {failure["lease"]: failure["error"] for failure in done["failed"]}
     results = [
         SettlementResult(
             id=order.id,
@@ -375,26 +375,28 @@ def settle(worker: Worker, orders: Sequence[Order]) -> ReceiveResponse:
         )
         for order in orders
     ]
-    return ReceiveResponse(results=[one for one in results if one.id or one.failed])
+    return ReceiveResponse(results=[result for result in results if result.id or result.failed])
 
 
 def chunks_of(
-    messages: Sequence[ReceivedMessage], view: ConsumerConfig, claim: Claim
+    messages: Sequence[ReceivedMessage], consumer: ConsumerConfig, claim: Claim
 ) -> list[Chunk]:
     """Return the responses that carry these messages, each of a limited size."""
     groups: list[list[ReceivedMessage]] = []
     room = 0
-    for one in messages:
-        size = len(one.payload.body or b"")
+    for message in messages:
+        size = len(message.payload.body or b"")
         if size > room or not groups:
             groups.append([])
             room = CHUNK_BYTES
-        groups[-1].append(one)
+        groups[-1].append(message)
         room -= size
     return [
         Chunk(
             ReceiveResponse(
-                deliveries=[delivery_of(one, view, settled=claim.settled) for one in group]
+                deliveries=[
+                    delivery_of(message, consumer, settled=claim.settled) for message in group
+                ]
             ).SerializeToString(),
             group,
             claim.worker,
@@ -403,15 +405,15 @@ def chunks_of(
     ]
 
 
-def delivery_of(one: ReceivedMessage, view: ConsumerConfig, *, settled: bool) -> Delivery:
+def delivery_of(received: ReceivedMessage, consumer: ConsumerConfig, *, settled: bool) -> Delivery:
     """Return the message for the client; without a lease if it is settled on receipt."""
-    row, payload = one.row, one.payload
+    row, payload = received.row, received.payload
     message = ids.to_public(ids.MESSAGE, row.message_id)
-    made = Delivery(
+    delivery = Delivery(
         id=message,
         delivery_id=ids.to_public(ids.DELIVERY, row.id),
         attempt=row.tries,
-        max_attempts=view.retry_for(row.event_type).max_attempts,
+        max_attempts=consumer.retry_for(row.event_type).max_attempts,
         event_type=row.event_type,
         priority=row.priority,
         ordering_key=row.ordering_key,
@@ -421,13 +423,13 @@ def delivery_of(one: ReceivedMessage, view: ConsumerConfig, *, settled: bool) ->
         headers=payload.headers,
     )
     if not settled:
-        made.lease = one.token
-        made.lease_expires_at.CopyFrom(timestamp(row.lease_until))
+        delivery.lease = received.token
+        delivery.lease_expires_at.CopyFrom(timestamp(row.lease_until))
     if payload.body is None or len(payload.body) > MAX_INLINE_BYTES:
-        made.body_url = url(f"messages/{message}/body")
+        delivery.body_url = url(f"messages/{message}/body")
     else:
-        made.body = payload.body
-    return made
+        delivery.body = payload.body
+    return delivery
 
 
 def timestamp(instant: datetime) -> Timestamp:

@@ -58,14 +58,14 @@ def save(findings: Iterable[Finding], now: datetime) -> None:
 
     Consumers that have been deleted are left out.
     """
-    found = sorted(findings)  # every pump locks the rows in the same order
+    ordered = sorted(findings)  # every pump locks the rows in the same order
     try:
-        _upsert(found, now)
+        _upsert(ordered, now)
     except IntegrityError:
-        ids = [it.consumer_id for it in found]
-        known = set(Consumer.objects.filter(id__in=ids).values_list("id", flat=True))
+        ids = [finding.consumer_id for finding in ordered]
+        existing = set(Consumer.objects.filter(id__in=ids).values_list("id", flat=True))
         with suppress(IntegrityError):
-            _upsert([it for it in found if it.consumer_id in known], now)
+            _upsert([finding for finding in ordered if finding.consumer_id in existing], now)
 
 
 def disable(
@@ -87,9 +87,9 @@ def _upsert(findings: Sequence[Finding], now: datetime) -> None:
     has_target = connection.features.supports_update_conflicts_with_target
     for is_success, at in ((True, "last_success_at"), (False, "last_failure_at")):
         rows = [
-            ConsumerHealth(**_values(it), **{at: now})
-            for it in findings
-            if it.is_success is is_success
+            ConsumerHealth(**_values(finding), **{at: now})
+            for finding in findings
+            if finding.is_success is is_success
         ]
         if not rows:
             continue

@@ -57,10 +57,10 @@ def watch(now: datetime) -> Iterator[int]:
 
 
 def _scan(consumer: Consumer, now: datetime) -> int:
-    known = HealthStatus.of(consumer)
-    old = State(known.state)
-    new = health_status.judge(old, known.since, _facts(consumer), now)
-    notices, values = _dead_letters(consumer, known, now)
+    status = HealthStatus.of(consumer)
+    old = State(status.state)
+    new = health_status.judge(old, status.since, _facts(consumer), now)
+    notices, values = _dead_letters(consumer, status, now)
     if new is not old:
         values |= {"state": new.value, "since": now}
     if new is State.DISABLED:
@@ -70,13 +70,13 @@ def _scan(consumer: Consumer, now: datetime) -> int:
     if not values:
         return 0
     try:
-        return transactions.run(lambda: _keep(consumer, known, _Transitions(notices, values), now))
+        return transactions.run(lambda: _keep(consumer, status, _Transitions(notices, values), now))
     except IntegrityError:
         return 0  # another process created the first health status of this consumer
 
 
-def _keep(consumer: Consumer, known: HealthStatus, news: _Transitions, now: datetime) -> int:
-    return Notification.note(consumer, news.notices, now) if known.move(news.values) else 0
+def _keep(consumer: Consumer, status: HealthStatus, news: _Transitions, now: datetime) -> int:
+    return Notification.note(consumer, news.notices, now) if status.move(news.values) else 0
 
 
 def _facts(consumer: Consumer) -> Facts:
@@ -94,21 +94,21 @@ def _facts(consumer: Consumer) -> Facts:
     )
 
 
-def _dead_letters(consumer: Consumer, known: HealthStatus, now: datetime) -> _Transitions:
+def _dead_letters(consumer: Consumer, status: HealthStatus, now: datetime) -> _Transitions:
     looked = {"looked_at": now - OVERLAP}
-    if known.dead_since is not None:
-        if now - known.looked_at < PAUSE + OVERLAP:
+    if status.dead_since is not None:
+        if now - status.looked_at < PAUSE + OVERLAP:
             return _Transitions([], {})
-        over = now - known.dead_since >= health_status.DEAD_QUIET or not _newest_dead(
+        over = now - status.dead_since >= health_status.DEAD_QUIET or not _newest_dead(
             consumer.id, 1
         )
         return _Transitions([], looked | ({"dead_since": None} if over else {}))
     health: ConsumerHealth | None = getattr(consumer, "health", None)
     failed_at = health.last_failure_at if health else None
-    if failed_at is None or failed_at <= known.looked_at:
+    if failed_at is None or failed_at <= status.looked_at:
         return _Transitions([], {})
     died = [
-        row for row in _newest_dead(consumer.id, SCAN_ROWS) if row.finished_at > known.looked_at
+        row for row in _newest_dead(consumer.id, SCAN_ROWS) if row.finished_at > status.looked_at
     ]
     if not died:
         return _Transitions([], looked)

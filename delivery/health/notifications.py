@@ -78,9 +78,9 @@ def claim(now: datetime) -> Notification | None:
     vanished.update(mail_due_at=None, mail_error="The last attempt ended without a result.")
     due = Notification.objects.filter(mail_due_at__lte=now).order_by("mail_due_at")
     for notice in due.select_related(*ABOUT)[:10]:
-        mine = Notification.objects.filter(id=notice.id, mail_count=notice.mail_count)
+        unchanged = Notification.objects.filter(id=notice.id, mail_count=notice.mail_count)
         notice.mail_count += 1
-        if mine.update(mail_due_at=now + LEASE, mail_count=notice.mail_count):
+        if unchanged.update(mail_due_at=now + LEASE, mail_count=notice.mail_count):
             return notice
     return None
 

@@ -79,8 +79,8 @@ def _next() -> int | None:
     for kind in (Segment.Kind.MESSAGES, Segment.Kind.DELIVERIES):
         states = [Segment.State.PRUNING, Segment.State.VERIFIED]
         rows = Segment.objects.filter(kind=kind, state__in=states).order_by("id")
-        if (found := rows.values_list("id", flat=True).first()) is not None:
-            return found
+        if (segment_id := rows.values_list("id", flat=True).first()) is not None:
+            return segment_id
     return None
 
 
@@ -160,27 +160,27 @@ def _delete_deliveries(segment: Segment, part: _Part, slot: int) -> None:
     keys = list(rows.order_by("id").values_list("id", flat=True)[: part.rows + 1])
     # Checked again under their locks: a replay may have queued some of them meanwhile.
     rows = Delivery.objects.filter(eligible, id__in=keys).order_by("id").select_for_update()
-    found = list(
+    locked = list(
         rows.values_list("id", "version", "consumer_id", "state", "channel_id", "message_id")
     )
-    _compare(part, [(row[0], row[1]) for row in found])
-    _note(found)
+    _compare(part, [(row[0], row[1]) for row in locked])
+    _note(locked)
     gone = raw.listed(keys)
     attempts = raw.execute(f"DELETE FROM {Attempt._meta.db_table} WHERE delivery_id IN ({gone})")
     if attempts != part.attempts:
         raise _Differs
     raw.execute(f"DELETE FROM {Delivery._meta.db_table} WHERE id IN ({gone})")
     change: Tally[tuple[int, str]] = Tally()
-    for _, _, consumer_id, state, _, _ in found:
+    for _, _, consumer_id, state, _, _ in locked:
         change[consumer_id, state] -= 1
         change[consumer_id, MADE] -= 1
     Counter.add(change, slot)
 
 
-def _note(found: list[tuple[int, int, int, str, int, int]]) -> None:
+def _note(locked: list[tuple[int, int, int, str, int, int]]) -> None:
     """Mark rows as deleted for reconciliation, and messages to examine again for retention."""
     messages: dict[int, list[int]] = {}
-    for _, _, _, _, channel_id, message_id in found:
+    for _, _, _, _, channel_id, message_id in locked:
         messages.setdefault(channel_id, []).append(message_id)
     RetentionMark.note_each({channel_id: max(ids) for channel_id, ids in messages.items()})
     # These messages wait for the archive. If it is removed, retention must find them.
@@ -205,20 +205,20 @@ def _delete_messages(segment: Segment, part: _Part) -> None:
     # Locked first, which keeps a backfill from creating a delivery of them; then checked again.
     locked = Message.objects.filter(id__in=keys).order_by("id").select_for_update()
     list(locked.values_list("id", flat=True))
-    left: QuerySet[Message] = Message.objects.filter(
+    deletable: QuerySet[Message] = Message.objects.filter(
         eligible, unwanted, here_alone, id__in=keys
     ).order_by("id")
-    _compare(part, list(left.values_list("id", "version")))
+    _compare(part, list(deletable.values_list("id", "version")))
     RetentionMark.note(EVERY_CHANNEL, max(keys))
     gone = raw.listed(keys)
     raw.execute(f"DELETE FROM {MessageBody._meta.db_table} WHERE message_id IN ({gone})")
     raw.execute(f"DELETE FROM {Message._meta.db_table} WHERE id IN ({gone})")
 
 
-def _compare(part: _Part, found: list[tuple[int, int]]) -> None:
-    keys = sum(key % PRIME for key, _ in found)
-    versions = sum(version for _, version in found)
-    if (len(found), keys, versions) != (part.rows, part.keys, part.versions):
+def _compare(part: _Part, rows: list[tuple[int, int]]) -> None:
+    keys = sum(key % PRIME for key, _ in rows)
+    versions = sum(version for _, version in rows)
+    if (len(rows), keys, versions) != (part.rows, part.keys, part.versions):
         raise _Differs
 
 

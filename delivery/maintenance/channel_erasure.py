@@ -130,7 +130,9 @@ def _messages(channel_id: int) -> Iterator[int]:
         keys = {message_id: (owner, key) for message_id, _, owner, key in page if key}
         for ids in slices.cut((message_id, size) for message_id, size, _, _ in page):
             with transaction.atomic():
-                _idempotency_records(channel_id, [keys[one] for one in ids if one in keys])
+                _idempotency_records(
+                    channel_id, [keys[message_id] for message_id in ids if message_id in keys]
+                )
                 Message.objects.filter(id__in=ids).delete()  # and their bodies
             yield len(ids)
 

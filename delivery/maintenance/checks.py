@@ -151,7 +151,7 @@ class Sums:
     channel_ids: set[int] = field(default_factory=set)
     consumer_ids: set[int] = field(default_factory=set)
     recorded: int = 0
-    made: int = 0
+    created: int = 0
     off: int = 0
     sendable: bool = False
     """Whether any of its messages may still be sent."""
@@ -159,7 +159,7 @@ class Sums:
     @property
     def agree(self) -> bool:
         """Whether the deliveries are exactly those that messages record."""
-        return self.recorded == self.made and not self.off
+        return self.recorded == self.created and not self.off
 
 
 def check(
@@ -188,21 +188,21 @@ def check_fan_out(
         sums.sendable |= state == Message.State.ACCEPTED
         if state == DISPATCHED:
             sent[channel_id, event_type] += number
-    made: Tally[tuple[int, str]] = Tally()
+    created: Tally[tuple[int, str]] = Tally()
     for consumer_id, event_type, state, number in raw.read(
         MADE.format(narrowed=scope.narrowed("d")), [*ends, NO_END]
     ):
         result.count_deliveries(consumer_id, state, number)
         sums.consumer_ids.add(consumer_id)
-        sums.made += number
+        sums.created += number
         sums.sendable |= state in SENDABLE
-        made[consumer_id, event_type] += number
+        created[consumer_id, event_type] += number
     for message_id, channel_id in raw.read(_INCOMPLETE.format(narrowed=of_channels), ends):
         result.note(Check.FAN_OUT, Place(channel_id), [_public(message_id)])
         sums.off += 1
     for consumer in config.consumers.values():
         if scope.has(consumer.id) and not consumer.is_retired:
-            _compare(result, key_range, consumer, config, sent, made)
+            _compare(result, key_range, consumer, config, sent, created)
     return sums
 
 
@@ -295,7 +295,7 @@ def _compare(
     consumer: ReconciledConsumer,
     config: ConfigSnapshot,
     sent: Tally[tuple[int, str]],
-    made: Tally[tuple[int, str]],
+    created: Tally[tuple[int, str]],
 ) -> None:
     channel = config.channels.get(consumer.channel_id)
     if consumer.since > key_range.last or (channel is not None and channel.is_queue):
@@ -307,7 +307,11 @@ def _compare(
     ]
     # If the settings hold for the whole range, the sums suffice, and no row has to be read.
     if consumer.since <= key_range.first:
-        wanted = [it for it in wanted if made[consumer.id, it] < sent[consumer.channel_id, it]]
+        wanted = [
+            event_type
+            for event_type in wanted
+            if created[consumer.id, event_type] < sent[consumer.channel_id, event_type]
+        ]
     if wanted:
         lacking = list(_lacking(key_range, consumer, wanted))
         if lacking:

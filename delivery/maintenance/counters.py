@@ -52,9 +52,9 @@ def difference(consumer_id: int) -> dict[tuple[int, str], int]:
     rows = Delivery.objects.filter(consumer_id=consumer_id).order_by()
     shares = Counter.objects.filter(consumer_id=consumer_id).order_by()
     actual = rows.values_list("state").annotate(number=Count("id"), side=Value(1))
-    known = shares.values_list("state").annotate(number=Sum("count"), side=Value(-1))
+    counted = shares.values_list("state").annotate(number=Sum("count"), side=Value(-1))
     wrong: Tally[tuple[int, str]] = Tally()
-    for state, number, side in actual.union(known, all=True):
+    for state, number, side in actual.union(counted, all=True):
         wrong[consumer_id, state] += side * int(number)
         if side > 0:
             wrong[consumer_id, MADE] += number

@@ -52,9 +52,9 @@ def leases(
     result: Reconciliation, consumer_ids: Collection[int], *, before: datetime, latest: datetime
 ) -> None:
     """Record leases that ended ``before``, or end after ``latest``."""
-    for some in _groups(consumer_ids):
+    for group in _groups(consumer_ids):
         rows = raw.read(
-            LEASES.format(consumers=raw.listed(some)),
+            LEASES.format(consumers=raw.listed(group)),
             [raw.text(before), raw.text(latest), MAX_ROWS],
         )
         for delivery_id, channel_id, consumer_id in rows:

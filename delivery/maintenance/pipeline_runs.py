@@ -79,12 +79,12 @@ def ask(
 def cancel(run_id: int, principal: Principal, *, now: datetime) -> None:
     """End a waiting run, or ask a running one to stop. Raises Refused if the run has ended."""
     with transaction.atomic():
-        mine = PipelineRun.objects.filter(pk=run_id)
-        waiting = mine.filter(state=State.QUEUED)
-        done = _end(waiting, State.CANCELLED, now, cancel_at=now) or mine.filter(
+        rows = PipelineRun.objects.filter(pk=run_id)
+        waiting = rows.filter(state=State.QUEUED)
+        done = _end(waiting, State.CANCELLED, now, cancel_at=now) or rows.filter(
             state=State.RUNNING, cancel_at=None
         ).update(cancel_at=now)
-        run = mine.first()
+        run = rows.first()
         if run is None or not done:
             raise Refused("It has ended, or was asked to stop already.")
         AuditEntry.record(
@@ -129,8 +129,8 @@ def ask_due(now: datetime, *, has_lake: bool) -> int:
         if unended().filter(job=row.job).exists():
             continue
         with transaction.atomic():
-            mine = PipelineSchedule.objects.filter(job=row.job, last_at=row.last_at)
-            if mine.update(last_at=now):
+            unchanged = PipelineSchedule.objects.filter(job=row.job, last_at=row.last_at)
+            if unchanged.update(last_at=now):
                 _queue(row.job, {}, SCHEDULE, now)
                 count += 1
     return count
@@ -150,8 +150,8 @@ def latest(state: str = "") -> dict[str, PipelineRun]:
     """Return each job's newest run, or its newest in a state, without the log."""
     rows = PipelineRun.objects.filter(state=state) if state else PipelineRun.objects.all()
     keys = rows.order_by().values("job").annotate(newest=Max("id")).values_list("newest", flat=True)
-    found = PipelineRun.objects.filter(pk__in=list(keys)).defer("log")
-    return {run.job: run for run in found}
+    runs = PipelineRun.objects.filter(pk__in=list(keys)).defer("log")
+    return {run.job: run for run in runs}
 
 
 def unended() -> QuerySet[PipelineRun]:
@@ -172,22 +172,22 @@ def take(host: str, *, now: datetime, but: Collection[int] = frozenset()) -> Pip
             continue
         if run.requested_by == SCHEDULE and busy:
             continue
-        mine = PipelineRun.objects.filter(pk=run.pk, state=State.QUEUED, host="")
-        if mine.update(host=host, heartbeat_at=now):
+        unclaimed = PipelineRun.objects.filter(pk=run.pk, state=State.QUEUED, host="")
+        if unclaimed.update(host=host, heartbeat_at=now):
             return run
     return None
 
 
 def give_back(run_id: int) -> None:
     """Return a run to waiting because its process found another run of the job active."""
-    mine = PipelineRun.objects.filter(pk=run_id, state=State.QUEUED)
-    mine.update(host="", heartbeat_at=None)
+    rows = PipelineRun.objects.filter(pk=run_id, state=State.QUEUED)
+    rows.update(host="", heartbeat_at=None)
 
 
 def ended(run_id: int, error: str, *, now: datetime) -> bool:
     """Record that a run's process is gone; return whether the run had not ended itself."""
-    mine = PipelineRun.objects.filter(pk=run_id, state__in=[State.QUEUED, State.RUNNING])
-    return bool(_end(mine, State.FAILED, now, error=error))
+    rows = PipelineRun.objects.filter(pk=run_id, state__in=[State.QUEUED, State.RUNNING])
+    return bool(_end(rows, State.FAILED, now, error=error))
 
 
 def reap(now: datetime) -> int:
@@ -271,19 +271,19 @@ def _end(runs: QuerySet[PipelineRun], state: str, now: datetime, **values: Any) 
     count = 0
     for number, job, options in runs.values_list("id", "job", "options"):
         kept = JOBS[job].without_subject(options) if job in JOBS else options
-        mine = runs.filter(pk=number)
-        count += mine.update(state=state, finished_at=now, options=kept, **values)
+        unchanged = runs.filter(pk=number)
+        count += unchanged.update(state=state, finished_at=now, options=kept, **values)
     return count
 
 
 def _schedules() -> list[PipelineSchedule]:
     """Return a row for each scheduled job, and create missing ones."""
     rows = list(PipelineSchedule.objects.order_by("job"))
-    known = {row.job for row in rows}
+    scheduled = {row.job for row in rows}
     missing = [
         PipelineSchedule(job=job.name, every_minutes=job.every_minutes)
         for job in JOBS.values()
-        if job.every_minutes and job.name not in known
+        if job.every_minutes and job.name not in scheduled
     ]
     if missing:
         PipelineSchedule.objects.bulk_create(missing, ignore_conflicts=True)

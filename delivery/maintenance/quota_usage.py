@@ -91,18 +91,18 @@ def limits() -> dict[tuple[str, int], Quota]:
     channels = Channel.objects.only("id", "max_waiting_messages", "max_waiting_bytes")
     teams = Team.objects.only("id", "max_waiting_messages", "max_waiting_bytes")
     default = conf()
-    found = {("channel", row.pk): row.quota(default.channel_quota) for row in channels}
-    return found | {("team", row.pk): row.quota(default.team_quota) for row in teams}
+    quotas = {("channel", row.pk): row.quota(default.channel_quota) for row in channels}
+    return quotas | {("team", row.pk): row.quota(default.team_quota) for row in teams}
 
 
 def largest_shares() -> dict[str, float]:
     """Return the largest used share of a limit, over all channels and over all teams."""
     most = limits()
-    found = {"channel": 0.0, "team": 0.0}
-    for row in QuotaUsage.objects.filter(scope__in=found, messages__gt=0):
+    shares = {"channel": 0.0, "team": 0.0}
+    for row in QuotaUsage.objects.filter(scope__in=shares, messages__gt=0):
         share = most.get((row.scope, row.owner_id), Quota()).share(row.usage)
-        found[row.scope] = max(found[row.scope], share)
-    return found
+        shares[row.scope] = max(shares[row.scope], share)
+    return shares
 
 
 def count(now: datetime) -> Iterator[int]:
@@ -110,35 +110,35 @@ def count(now: datetime) -> Iterator[int]:
 
     Messages accepted during the count may be counted or not; those that change state may be missed.
     """
-    found: dict[tuple[int, int | None], Usage] = {}
+    usages: dict[tuple[int, int | None], Usage] = {}
     last = 0
     while rows := raw.read(_ACCEPTED, [last, SLICE]):
-        last = _add(found, rows)
+        last = _add(usages, rows)
         yield 0
     for (consumer_id,) in raw.read(_BUSY):
         # In the order in which deliveries change state.
         for state in OPEN:
             last = 0
             while rows := raw.read(_DELIVERED, [consumer_id, consumer_id, state, last, SLICE]):
-                last = _add(found, rows)
+                last = _add(usages, rows)
                 yield 0
-    yield _keep(_sums(found), now)
+    yield _keep(_sums(usages), now)
 
 
-def _add(found: dict[tuple[int, int | None], Usage], rows: list[tuple[Any, ...]]) -> int:
+def _add(usages: dict[tuple[int, int | None], Usage], rows: list[tuple[Any, ...]]) -> int:
     """Add the rows; return their last key."""
     for channel_id, producer_id, messages, size, _ in rows:
         if channel_id is None:  # deliveries whose message is gone
             continue
         key = channel_id, producer_id
-        found[key] = found.get(key, Usage()) + Usage(int(messages), int(size or 0))
+        usages[key] = usages.get(key, Usage()) + Usage(int(messages), int(size or 0))
     return max(int(row[-1]) for row in rows)
 
 
-def _sums(found: dict[tuple[int, int | None], Usage]) -> dict[tuple[str, int], Usage]:
+def _sums(usages: dict[tuple[int, int | None], Usage]) -> dict[tuple[str, int], Usage]:
     teams = dict(Producer.objects.exclude(team=None).values_list("id", "team_id"))
     sums: dict[tuple[str, int], Usage] = {(QuotaUsage.Scope.ALL.value, 0): Usage()}
-    for (channel_id, producer_id), usage in found.items():
+    for (channel_id, producer_id), usage in usages.items():
         owners = [(QuotaUsage.Scope.ALL.value, 0), (QuotaUsage.Scope.CHANNEL.value, channel_id)]
         if team_id := teams.get(producer_id) if producer_id is not None else None:
             owners.append((QuotaUsage.Scope.TEAM.value, team_id))
@@ -153,7 +153,7 @@ def _keep(sums: dict[tuple[str, int], Usage], now: datetime) -> int:
     with transaction.atomic():
         rows = {(row.scope, row.owner_id): row for row in QuotaUsage.objects.select_for_update()}
         # Deleted channels and teams are not reported any more.
-        gone = [it.pk for at, it in rows.items() if at not in most and not _is_of_disk(it)]
+        gone = [row.pk for at, row in rows.items() if at not in most and not _is_of_disk(row)]
         QuotaUsage.objects.filter(pk__in=gone).delete()
         changed = [
             row
@@ -163,13 +163,13 @@ def _keep(sums: dict[tuple[str, int], Usage], now: datetime) -> int:
         if row := _changed(rows.get(DISK), DISK, free, None, now):
             changed.append(row)
         fields = ("messages", "bytes", "counted_at", "level")
-        QuotaUsage.objects.bulk_update([it for it in changed if it.pk], fields, batch_size=200)
-        QuotaUsage.objects.bulk_create([it for it in changed if not it.pk])
+        QuotaUsage.objects.bulk_update([row for row in changed if row.pk], fields, batch_size=200)
+        QuotaUsage.objects.bulk_create([row for row in changed if not row.pk])
     return 1
 
 
 def _changed(
-    known: QuotaUsage | None,
+    stored: QuotaUsage | None,
     owner: tuple[str, int],
     used: Usage,
     quota: Quota | None,
@@ -179,14 +179,14 @@ def _changed(
 
     Without a ``quota`` the row is this host's disk.
     """
-    if known is None and used == Usage() and owner[1]:
+    if stored is None and used == Usage() and owner[1]:
         return None
-    row = known or QuotaUsage(scope=owner[0], owner_id=owner[1])
+    row = stored or QuotaUsage(scope=owner[0], owner_id=owner[1])
     level = notifications.quota_level(
         row.level, _share_of_disk() if quota is None else quota.share(used)
     )
     is_all = not owner[1]  # this row's time tells readers when the count was made
-    if not is_all and known is not None and (row.usage, row.level) == (used, level):
+    if not is_all and stored is not None and (row.usage, row.level) == (used, level):
         return None
     row.messages, row.bytes = used
     row.counted_at = now

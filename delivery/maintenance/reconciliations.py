@@ -125,12 +125,15 @@ class Reconciler:
 
     def findings(self) -> list[Finding]:
         """Return the discrepancies in the order of the checks, with names for ids."""
-        found = [
+        findings = [
             Finding(check, place, *self._names(place), off.count, tuple(off.ids))
             for (check, place), off in self.result.off.items()
         ]
         order = list(Check)
-        return sorted(found, key=lambda it: (order.index(it.check), it.channel, it.consumer))
+        return sorted(
+            findings,
+            key=lambda finding: (order.index(finding.check), finding.channel, finding.consumer),
+        )
 
     def _messages(self) -> Iterator[float]:
         first, last = self.scope.first, self.scope.last
@@ -189,11 +192,11 @@ class Reconciler:
 
     def _stalled(self) -> Stalled:
         """Return active consumers with deliveries due too long ago and none in flight."""
-        views = config_cache.consumers()
+        consumers = config_cache.consumers()
         calm = [
             consumer_id
             for consumer_id in self._meant()
-            if consumer_id in views and self._may_be_called(views[consumer_id])
+            if consumer_id in consumers and self._may_be_called(consumers[consumer_id])
         ]
         late = {
             consumer_id: at
@@ -204,20 +207,20 @@ class Reconciler:
         held = DeliveryState.IN_FLIGHT.value
         return {key: (at, counts[key]) for key, at in late.items() if not counts[key][held]}
 
-    def _may_be_called(self, view: ConsumerConfig) -> bool:
-        if view.mode != Consumer.Mode.PUSH or view.halted or view.rate is not None:
+    def _may_be_called(self, live: ConsumerConfig) -> bool:
+        if live.mode != Consumer.Mode.PUSH or live.halted or live.rate is not None:
             return False
         consumer, channel = (
-            self.config.consumers[view.id],
-            self.config.channels.get(view.channel_id),
+            self.config.consumers[live.id],
+            self.config.channels.get(live.channel_id),
         )
         # Deliveries of a consumer that was just resumed have waited until now.
         return channel is not None and max(consumer.since, channel.since) < ids.id_at(self._now)
 
     def _late(self, first: Stalled) -> None:
         """Record consumers that are found twice without any change; served ones have changed."""
-        for consumer_id, known in self._stalled().items() if first else ():
-            if first.get(consumer_id) == known:
+        for consumer_id, stalled in self._stalled().items() if first else ():
+            if first.get(consumer_id) == stalled:
                 place = self.config.consumers[consumer_id].place
                 overdue.deliveries(self.result, place, self.scope.before)
 
@@ -266,8 +269,8 @@ def keep(reconciler: Reconciler, span: Span, began: datetime) -> ReconciliationR
 
 def newest() -> dict[str, ReconciliationReport]:
     """Return the last report of each span; a span without any is absent."""
-    found = {span: _newest(span) for span in Span}
-    return {span.value: report for span, report in found.items() if report is not None}
+    reports = {span: _newest(span) for span in Span}
+    return {span.value: report for span, report in reports.items() if report is not None}
 
 
 def forget(now: datetime) -> int:

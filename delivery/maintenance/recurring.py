@@ -69,8 +69,8 @@ class Lost(Exception):
 
 def next_due_at() -> datetime | None:
     """Return when the next schedule is due; None if there is none."""
-    found: datetime | None = Schedule.objects.aggregate(at=Min("next_at"))["at"]
-    return found
+    earliest: datetime | None = Schedule.objects.aggregate(at=Min("next_at"))["at"]
+    return earliest
 
 
 def take(now: datetime, most: int) -> list[Schedule]:
@@ -80,8 +80,8 @@ def take(now: datetime, most: int) -> list[Schedule]:
     """
     rows = raw.read(_DUE + dialect.skip_locked, [raw.text(now), most])
     keys = [key for (key,) in rows]
-    found = Schedule.objects.select_related("channel", "producer", "body").in_bulk(keys)
-    return [found[key] for key in keys if key in found]
+    schedules_by_id = Schedule.objects.select_related("channel", "producer", "body").in_bulk(keys)
+    return [schedules_by_id[key] for key in keys if key in schedules_by_id]
 
 
 def is_undelivered(schedule: Schedule) -> bool:
@@ -141,7 +141,7 @@ class _Round:
 
     schedule: Schedule
     turn: Turn
-    view: ChannelConfig | None = None
+    channel: ChannelConfig | None = None
     publication: Publication | None = None
     result: str = ""
     detail: str = ""
@@ -243,12 +243,12 @@ class ScheduleRunner(threading.Thread):
     def _sleep_until(self, next_at: datetime | None, mark: tuple[int, int]) -> None:
         began = time.monotonic()
         while not self._ended.is_set() and change_marker.mark() == mark:
-            left = began + POLL_S - time.monotonic()
+            remaining_s = began + POLL_S - time.monotonic()
             if next_at is not None:
-                left = min(left, (next_at - clock.now()).total_seconds())
-            if left <= 0:
+                remaining_s = min(remaining_s, (next_at - clock.now()).total_seconds())
+            if remaining_s <= 0:
                 break
-            if self._wait(min(left, PEEK_INTERVAL_S)):
+            if self._wait(min(remaining_s, PEEK_INTERVAL_S)):
                 return
         if next_at is not None and next_at <= clock.now() and time.monotonic() - began < REST_S:
             self._pause(REST_S)
@@ -259,15 +259,17 @@ class ScheduleRunner(threading.Thread):
 
 def _fire(due_before: datetime | None, most: int) -> list[_Round]:
     now = clock.now()
-    rounds = list(filter(None, (_judge(it, now) for it in take(due_before or now, most))))
+    rounds = list(
+        filter(None, (_judge(schedule, now) for schedule in take(due_before or now, most)))
+    )
     groups: dict[tuple[int, int | None], list[_Round]] = {}
-    for one in rounds:
-        if one.view is not None and one.publication is not None:
-            groups.setdefault((one.view.id, one.schedule.producer_id), []).append(one)
-    for (_, producer_id), some in groups.items():
-        _store(some, producer_id)
-    for one in rounds:
-        _write_down(one, now)
+    for plan in rounds:
+        if plan.channel is not None and plan.publication is not None:
+            groups.setdefault((plan.channel.id, plan.schedule.producer_id), []).append(plan)
+    for (_, producer_id), group in groups.items():
+        _store(group, producer_id)
+    for plan in rounds:
+        _write_down(plan, now)
     if rounds:
         failpoints.reach("in_fire")
     return rounds
@@ -285,18 +287,18 @@ def _judge(schedule: Schedule, now: datetime) -> _Round | None:
         # Its time zone no longer exists in a new release of the zones: end it with the reason.
         turn = Turn(schedule.next_at, 0, None)
         return _Round(schedule, turn, result=recurrence.REFUSED, detail=str(error))
-    one = _Round(schedule, turn)
+    plan = _Round(schedule, turn)
     if turn.occurrence is None:
-        return one
+        return plan
     if schedule.overlap == SKIP_IF_UNDELIVERED and is_undelivered(schedule):
-        one.result, one.detail = (
+        plan.result, plan.detail = (
             recurrence.OVERLAPPED,
             "The previous message is not delivered yet.",
         )
-        return one
+        return plan
     key = recurrence.key(schedule.name, turn.occurrence)
     try:
-        one.view, one.publication = _publication(schedule, key, now)
+        plan.channel, plan.publication = _publication(schedule, key, now)
     except KeyMissing as error:
         if error.key_id not in _missing:
             _missing.add(error.key_id)
@@ -304,100 +306,100 @@ def _judge(schedule: Schedule, now: datetime) -> _Round | None:
         if any(error.key_id in other.keys for other in registration.holders()):
             return None
         # Otherwise it would come before all others for ever.
-        one.result, one.detail = recurrence.REFUSED, str(error)
+        plan.result, plan.detail = recurrence.REFUSED, str(error)
     except _Rejected as refused:
-        one.result, one.detail = recurrence.REFUSED, str(refused)
-    return one
+        plan.result, plan.detail = recurrence.REFUSED, str(refused)
+    return plan
 
 
 def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelConfig, Publication]:
-    view, producer = config_cache.channel(schedule.channel.slug), schedule.producer
-    if view is None:
+    channel, producer = config_cache.channel(schedule.channel.slug), schedule.producer
+    if channel is None:
         raise _Rejected("Its channel was deleted.")
     if producer is not None and producer.disabled:
         raise _Rejected("Its producer is disabled.")
     try:
-        return view, recurring.message(schedule, view, producer, key, now)
+        return channel, recurring.message(schedule, channel, producer, key, now)
     except KeyMissing:
         raise
     except (BrokerError, Unreadable) as refused:
         raise _Rejected(str(refused)) from None
 
 
-def _store(some: Sequence[_Round], producer_id: int | None) -> None:
+def _store(plans: Sequence[_Round], producer_id: int | None) -> None:
     """Store the messages of one producer on one channel, as many as the quotas permit.
 
     Each belongs to its own schedule, so each is rejected individually.
     """
-    view = some[0].view
-    assert view is not None
+    channel = plans[0].channel
+    assert channel is not None
     taken: list[tuple[_Round, Publication, Held | None]] = []
-    for one in some:
-        assert one.publication is not None
+    for plan in plans:
+        assert plan.publication is not None
         try:
-            held = limits.take(view, producer_id, [one.publication])
+            held = limits.take(channel, producer_id, [plan.publication])
         except (OverQuota, StorageFull) as refused:
-            one.result, one.detail = recurrence.REFUSED, refused.detail
+            plan.result, plan.detail = recurrence.REFUSED, refused.detail
         else:
-            taken.append((one, one.publication, held))
+            taken.append((plan, plan.publication, held))
     if not taken:
         return
     publications = [publication for _, publication, _ in taken]
     try:
-        results = accept.accept(view, producer_id, publications, within_quota=False)
+        results = accept.accept(channel, producer_id, publications, within_quota=False)
     except BaseException:
         for _, publication, held in taken:
             limits.give_back(held, [publication])
         raise
-    for (one, publication, held), accepted in zip(taken, results, strict=True):
+    for (plan, publication, held), accepted in zip(taken, results, strict=True):
         if accepted.duplicate or accepted.conflict:
             limits.give_back(held, [publication])
-        _note(one, accepted)
+        _note(plan, accepted)
 
 
-def _note(one: _Round, accepted: Accepted) -> None:
+def _note(plan: _Round, accepted: Accepted) -> None:
     if accepted.conflict:
-        one.result, one.detail = recurrence.REFUSED, publishing.CONFLICT
+        plan.result, plan.detail = recurrence.REFUSED, publishing.CONFLICT
         return
-    one.result, one.message_id = recurrence.FIRED, accepted.message_id
+    plan.result, plan.message_id = recurrence.FIRED, accepted.message_id
 
 
-def _write_down(one: _Round, now: datetime) -> None:
-    schedule, turn = one.schedule, one.turn
+def _write_down(plan: _Round, now: datetime) -> None:
+    schedule, turn = plan.schedule, plan.turn
     if turn.missed:
-        one.lines.append(
+        plan.lines.append(
             recurrence.line(
                 recurrence.MISSED, now, occurrence_at=schedule.next_at, count=turn.missed
             )
         )
     if turn.occurrence is not None:
-        message = one.message_id and ids.to_public(ids.MESSAGE, one.message_id)
-        one.lines.append(
+        message = plan.message_id and ids.to_public(ids.MESSAGE, plan.message_id)
+        plan.lines.append(
             recurrence.line(
-                one.result,
+                plan.result,
                 now,
                 occurrence_at=turn.occurrence,
                 message=message or None,
-                detail=one.detail,
+                detail=plan.detail,
             )
         )
     move(
         schedule,
-        one.lines,
+        plan.lines,
         next_at=turn.next_at,
-        message_id=one.message_id,
-        skipped=one.skipped,
+        message_id=plan.message_id,
+        skipped=plan.skipped,
     )
 
 
 def _count(rounds: Sequence[_Round]) -> None:
-    for one in rounds:
-        if one.turn.missed:
-            metrics.OCCURRENCES.labels(recurrence.MISSED).inc(one.turn.missed)
-        if one.result:
-            metrics.OCCURRENCES.labels(one.result).inc()
-        if one.message_id is not None and one.turn.occurrence is not None:
-            late = clock.now() - one.turn.occurrence
+    for plan in rounds:
+        if plan.turn.missed:
+            metrics.OCCURRENCES.labels(recurrence.MISSED).inc(plan.turn.missed)
+        if plan.result:
+            metrics.OCCURRENCES.labels(plan.result).inc()
+        if plan.message_id is not None and plan.turn.occurrence is not None:
+            late = clock.now() - plan.turn.occurrence
             metrics.OCCURRENCE_LATENESS.observe(late.total_seconds())
 
 
@@ -422,11 +424,11 @@ def _realign(schedule: Schedule) -> bool:
 def _run_now(order: Order) -> dict[str, Any]:
     schedule, now = schedules.find(order), clock.now()
     try:
-        view, publication = _publication(schedule, recurrence.run_key(order.name, new_id()), now)
+        channel, publication = _publication(schedule, recurrence.run_key(order.name, new_id()), now)
     except _Rejected as refused:
         raise Conflict("schedule_refused", str(refused)) from None
-    (accepted,) = accept.accept(view, schedule.producer_id, [publication])
-    shown = publishing.show(view, publication, accepted)
+    (accepted,) = accept.accept(channel, schedule.producer_id, [publication])
+    shown = publishing.show(channel, publication, accepted)
     line = recurrence.line(recurrence.RUN, now, message=shown["id"], detail=order.principal.actor)
     note_run(schedule, line, accepted.message_id)
     order.record("schedule.run", schedule, None, {"message": shown["id"]})

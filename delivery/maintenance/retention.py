@@ -124,8 +124,8 @@ def _deliveries(channel_id: int, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:
     everyone = list(Consumer.objects.filter(channel_id=channel_id).values_list("id", flat=True))
     oldest = {f"oldest_{state}": _oldest(state) for state in cutoffs.states}
     for start in range(0, len(everyone), CONSUMERS):
-        some = Consumer.objects.filter(id__in=everyone[start : start + CONSUMERS])
-        page = list(some.annotate(**oldest).values("id", *oldest))
+        consumers = Consumer.objects.filter(id__in=everyone[start : start + CONSUMERS])
+        page = list(consumers.annotate(**oldest).values("id", *oldest))
         yield 0
         for consumer in page:
             for state, cutoff in cutoffs.states.items():
@@ -188,14 +188,14 @@ def _delete(
     list(_locked(old_messages))
     # Checked again: a replay may have queued some of them meanwhile.
     rows = Delivery.objects.filter(id__in=eligible, consumer_id=consumer_id, state=state)
-    found = list(rows.order_by("id").select_for_update().values_list("id", flat=True))
-    gone = Delivery.objects.filter(id__in=found)
-    Attempt.objects.filter(delivery_id__in=found).delete()
+    keys = list(rows.order_by("id").select_for_update().values_list("id", flat=True))
+    gone = Delivery.objects.filter(id__in=keys)
+    Attempt.objects.filter(delivery_id__in=keys).delete()
     gone._raw_delete(gone.db)
     change: Tally[tuple[int, str]] = Tally()
-    change[consumer_id, state] = change[consumer_id, MADE] = -len(found)
+    change[consumer_id, state] = change[consumer_id, MADE] = -len(keys)
     Counter.add(change, slot)
-    return len(found) + _delete_unwanted(old_messages)
+    return len(keys) + _delete_unwanted(old_messages)
 
 
 def _locked(message_ids: list[int]) -> QuerySet[Message, int]:

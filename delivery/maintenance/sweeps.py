@@ -155,11 +155,15 @@ class SweepScheduler:
         if self._is_new:
             # If another process runs them, most are not due yet: one query finds out.
             self._is_new = False
-            known = self._read_due(sweeps, now, ticks)
-            sweeps = [sweep for sweep in known if self._due[sweep.name] <= ticks + SOON_S]
+            due = self._read_due(sweeps, now, ticks)
+            sweeps = [sweep for sweep in due if self._due[sweep.name] <= ticks + SOON_S]
         # Sorted by name, so that two processes lock the rows in the same order.
         sweeps = sorted(sweeps, key=lambda sweep: sweep.name)
-        begun = [sweep for sweep, found in zip(sweeps, _claim(sweeps, now), strict=True) if found]
+        begun = [
+            sweep
+            for sweep, is_claimed in zip(sweeps, _claim(sweeps, now), strict=True)
+            if is_claimed
+        ]
         for sweep in begun:
             self._open[sweep.name] = _Run(sweep.work(), ticks, ticks + sweep.every_s)
             self._last_begun[sweep.name] = ticks
@@ -369,10 +373,10 @@ def rounds() -> SweepScheduler:
 def run_due() -> int:
     """Run every due sweep that no other process runs, as the fallback; return how many."""
     end = time.monotonic() + FALLBACK_INTERVAL_S
-    mine = SweepScheduler(SWEEPS)
-    began = mine.turn()
-    while mine.is_busy and time.monotonic() < end:
-        began += mine.turn()
+    scheduler = SweepScheduler(SWEEPS)
+    began = scheduler.turn()
+    while scheduler.is_busy and time.monotonic() < end:
+        began += scheduler.turn()
     return began
 
 

@@ -82,7 +82,7 @@ class Span:
         self.dead += other.dead
         # A row with no traffic has no buckets.
         both = zip_longest(self.latency, other.latency, fillvalue=0)
-        self.latency = [mine + its for mine, its in both]
+        self.latency = [own + added for own, added in both]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +175,10 @@ def _go_on(now: datetime) -> int | None:
 def _scan(mark: TrafficMark, now: datetime) -> _Slice:
     first = ids.id_at(now - LOOKBACK)
     end = ids.id_at(now - LAG)
-    passed = raw.read(PASSED, [max(mark.attempt_id, first), end, SLICE])
+    attempts = raw.read(PASSED, [max(mark.attempt_id, first), end, SLICE])
     accepted = raw.read(ACCEPTED, [max(mark.message_id, first), end, SLICE])
     seen = _Slice(TrafficMark(id=1, message_id=mark.message_id, attempt_id=mark.attempt_id))
-    for consumer_id, outcome, died, minute, place, count, last in passed:
+    for consumer_id, outcome, died, minute, place, count, last in attempts:
         for span in (
             seen.span(ALL, MINUTE_S, minute),
             seen.span(ALL, HOUR_S, minute),
@@ -195,7 +195,7 @@ def _scan(mark: TrafficMark, now: datetime) -> _Slice:
         for length_s in (MINUTE_S, HOUR_S):
             seen.span(ALL, length_s, minute).accepted += count
         seen.mark.message_id = max(seen.mark.message_id, last)
-    seen.most = max(sum(row[5] for row in passed), sum(row[1] for row in accepted))
+    seen.most = max(sum(row[5] for row in attempts), sum(row[1] for row in accepted))
     return seen
 
 
@@ -208,9 +208,9 @@ def _write(mark: TrafficMark, seen: _Slice) -> bool:
     after = {"message_id": seen.mark.message_id, "attempt_id": seen.mark.attempt_id}
     if not held.update(**after):
         return False
-    known = _known(seen.spans)
+    existing = _existing(seen.spans)
     rows = {
-        key: known.get(key) or Traffic(consumer_id=key[0], span_s=key[1], begins_at=key[2])
+        key: existing.get(key) or Traffic(consumer_id=key[0], span_s=key[1], begins_at=key[2])
         for key in seen.spans
     }
     for key, row in rows.items():
@@ -219,20 +219,20 @@ def _write(mark: TrafficMark, seen: _Slice) -> bool:
         whole.add(seen.spans[key])
         for name in AMOUNTS:
             setattr(row, name, getattr(whole, name))
-    Traffic.objects.bulk_create([row for key, row in rows.items() if key not in known])
-    Traffic.objects.bulk_update(known.values(), AMOUNTS, batch_size=BATCH_SIZE)
+    Traffic.objects.bulk_create([row for key, row in rows.items() if key not in existing])
+    Traffic.objects.bulk_update(existing.values(), AMOUNTS, batch_size=BATCH_SIZE)
     return True
 
 
-def _known(keys: Iterable[Key]) -> dict[Key, Traffic]:
+def _existing(keys: Iterable[Key]) -> dict[Key, Traffic]:
     """Return the rows that exist already."""
     consumers = defaultdict(set)
     for consumer_id, length_s, begins_at in keys:
         consumers[length_s, begins_at].add(consumer_id)
     return {
         (row.consumer_id, length_s, begins_at): row
-        for (length_s, begins_at), some in consumers.items()
+        for (length_s, begins_at), consumer_ids in consumers.items()
         for row in Traffic.objects.filter(
-            consumer_id__in=some, span_s=length_s, begins_at=begins_at
+            consumer_id__in=consumer_ids, span_s=length_s, begins_at=begins_at
         )
     }

@@ -89,10 +89,10 @@ def apply(
     done, total = 0, len(declaration.entries)
     try:
         with transaction.atomic():
-            for some in _groups(declaration.entries):
-                for entry, outcome in zip(some, _register_all(some, principal), strict=True):
+            for group in _groups(declaration.entries):
+                for entry, outcome in zip(group, _register_all(group, principal), strict=True):
                     _note(entry, outcome, applied, refused)
-                done += len(some)
+                done += len(group)
                 progress(done, total)
             if applied.problems or dry_run:
                 raise _Rollback
@@ -137,17 +137,17 @@ def _register_all(entries: Sequence[Entry], principal: Principal) -> list[Change
     kind = _KINDS[name]
     put = _schedule_put(entries) if name == "schedules" else _PUTS[name]
     blank = kind.describe(kind.model())
-    found: list[Change | BrokerError] = []
+    results: list[Change | BrokerError] = []
     for entry in entries:
         try:
             row = _find(kind.model, entry)
             before = kind.describe(row) if row else {}
             done = put(*entry.key, entry.values, principal=principal)
         except BrokerError as refused:
-            found.append(refused)
+            results.append(refused)
         else:
-            found.append(_change(entry, done, blank if done.created else before))
-    return found
+            results.append(_change(entry, done, blank if done.created else before))
+    return results
 
 
 def _register_consumers(
@@ -159,7 +159,7 @@ def _register_consumers(
         channel__slug__in={channel for channel, _ in keys},
         client_id__in=[client_id for _, client_id in keys],
     ).prefetch_related("channel", "team", "dead_letter_channel")
-    known = {(row.channel.slug, row.client_id): kind.describe(row) for row in rows}
+    described = {(row.channel.slug, row.client_id): kind.describe(row) for row in rows}
     chosen: dict[_Key, bytes] = {}
     refused: dict[_Key, BrokerError] = {}
     for key, entry in zip(keys, entries, strict=True):
@@ -177,17 +177,17 @@ def _register_consumers(
     )
     adopted = _adopt_all(chosen, zip(keys, outcomes, strict=True), principal)
     blank = kind.describe(kind.model())
-    found: list[Change | BrokerError] = []
+    results: list[Change | BrokerError] = []
     for key, entry, outcome in zip(keys, entries, outcomes, strict=True):
         secret = refused.get(key) or adopted.get(key)
         if isinstance(outcome, BrokerError):
-            found.append(outcome)
+            results.append(outcome)
         elif isinstance(secret, BrokerError):
-            found.append(secret)
+            results.append(secret)
         else:
-            before = blank if outcome.created else known.get(key, {})
-            found.append(_change(entry, outcome, before, secret))
-    return found
+            before = blank if outcome.created else described.get(key, {})
+            results.append(_change(entry, outcome, before, secret))
+    return results
 
 
 def _adopt_all(
@@ -202,7 +202,10 @@ def _adopt_all(
         if key in chosen and isinstance(outcome, WriteResult) and not outcome.created
     ]
     done = secrets.adopt_all(adoptions, principal=principal)
-    return {(it.channel, it.client_id): one for it, one in zip(adoptions, done, strict=True)}
+    return {
+        (adoption.channel, adoption.client_id): result
+        for adoption, result in zip(adoptions, done, strict=True)
+    }
 
 
 def _change(
@@ -236,13 +239,13 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
 def _schedule_put(entries: Sequence[Entry]) -> _Put:
     """Return a function that registers these schedules."""
     # Read in this transaction, which may have created the channels.
-    views = load_channels({entry.key[0] for entry in entries})
+    channels = load_channels({entry.key[0] for entry in entries})
 
     def put(
         channel: str, name: str, values: Mapping[str, Any], *, principal: Principal
     ) -> WriteResult[Schedule]:
         order = schedules.Order(channel, name, principal)
-        return recurring.put(order, values, view=views.get(channel))
+        return recurring.put(order, values, view=channels.get(channel))
 
     return put
 
@@ -250,8 +253,8 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
 def _find(model: type[Model], entry: Entry) -> Model | None:
     lookups = {"channel": "channel__slug"}
     names = [lookups.get(name, name) for name in entry.table.keys]
-    found = model._default_manager.filter(**dict(zip(names, entry.key, strict=True)))
-    return found.first()
+    rows = model._default_manager.filter(**dict(zip(names, entry.key, strict=True)))
+    return rows.first()
 
 
 def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused: set[str]) -> None:

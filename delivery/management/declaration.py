@@ -123,8 +123,8 @@ def _place(table: str, number: int, name: str, field: str = "") -> str:
     return f"{place}, {field}" if field else place
 
 
-def _instead(name: str, known: Iterable[str]) -> str:
-    options = list(known)
+def _instead(name: str, choices: Iterable[str]) -> str:
+    options = list(choices)
     if near := difflib.get_close_matches(name, options, n=1):
         return f"; did you mean {near[0]}?"
     return f"; there are {', '.join(options)}."
@@ -146,9 +146,9 @@ def _read(
         if not (isinstance(row.get(part), str) and row[part])
     ]
     faults += [
-        (unknown, f"There is no such field{_instead(unknown, _known(table))}")
+        (unknown, f"There is no such field{_instead(unknown, _field_names(table))}")
         for unknown in row
-        if unknown not in _known(table)
+        if unknown not in _field_names(table)
     ]
     is_second = not faults and (table.name, *key) in seen
     if is_second:
@@ -170,7 +170,7 @@ def _read(
         declaration.entries.append(Entry(table, number, key, values, secret))
 
 
-def _known(table: Table) -> tuple[str, ...]:
+def _field_names(table: Table) -> tuple[str, ...]:
     return (*table.keys, *table.fields, *table.extras)
 
 

@@ -222,26 +222,28 @@ class Direct:
 
     def publish(self, items: Sequence[Item]) -> list[Result]:
         """Check each item as the batch endpoint does, and store the valid ones."""
-        view = config_cache.channel(self.channel)
-        if view is None:
+        channel = config_cache.channel(self.channel)
+        if channel is None:
             raise Refused(f"There is no channel {self.channel}.")
         now = clock.now()
         read: list[Publication | Result] = []
         for item in items:
             try:
-                read.append(publication.from_item(dict(item), view, self.producer, now))
+                read.append(publication.from_item(dict(item), channel, self.producer, now))
             except BrokerError as problem:
                 problem_item = {"field": problem.field, "detail": problem.detail}
                 read.append(Result(stored=False, detail=_detail_text(problem_item)))
-        wanted = [one for one in read if isinstance(one, Publication)]
+        wanted = [item for item in read if isinstance(item, Publication)]
         owner = self.producer.id if self.producer else None
         try:
-            accepted = iter(sequencing.accept_in_sequence(view, owner, wanted, "command"))
+            accepted = iter(sequencing.accept_in_sequence(channel, owner, wanted, "command"))
         except (OverQuota, StorageFull) as refused:
             raise Refused(refused.detail) from None
         except DatabaseError as error:
             raise Refused(f"The database did not store this batch: {error}.") from None
-        return [one if isinstance(one, Result) else _stored(next(accepted)) for one in read]
+        return [
+            result if isinstance(result, Result) else _stored(next(accepted)) for result in read
+        ]
 
 
 class Run:

@@ -89,8 +89,8 @@ class Consumer:
     def note(self, seen: Seen) -> None:
         """Count a request and show it."""
         with self._lock:
-            known = seen.path in self._tallies or len(self._tallies) < MAX_PATHS
-            tally = self._tallies.setdefault(seen.path if known else "other paths", Tally())
+            has_tally = seen.path in self._tallies or len(self._tallies) < MAX_PATHS
+            tally = self._tallies.setdefault(seen.path if has_tally else "other paths", Tally())
             tally.requests += 1
             tally.taken += 200 <= seen.status < 300
             tally.valid += seen.signature == "valid"

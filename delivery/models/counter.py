@@ -85,8 +85,8 @@ class Counter(models.Model):
     @classmethod
     def unfinished(cls, consumer_ids: Collection[int]) -> dict[int, int]:
         """Return each consumer's number of unfinished deliveries."""
-        found = cls.read(consumer_ids)
-        return {key: sum(counts[state] for state in OPEN) for key, counts in found.items()}
+        counters = cls.read(consumer_ids)
+        return {key: sum(counts[state] for state in OPEN) for key, counts in counters.items()}
 
     @classmethod
     def totals(cls) -> dict[str, int]:

@@ -190,7 +190,7 @@ class Delivery(models.Model):
         """Return where its time went, once delivered; ``attempts`` are its own, newest first."""
         if self.state != DeliveryState.DELIVERED.value or self.finished_at is None:
             return None
-        taken = next((one for one in attempts if Outcome(one.outcome).is_success), None)
+        taken = next((attempt for attempt in attempts if Outcome(attempt.outcome).is_success), None)
         if taken is None:
             return None
         return timing.of(

@@ -48,9 +48,9 @@ class HealthStatus(models.Model):
     @classmethod
     def of(cls, consumer: Consumer) -> Self:
         """Return the last reported health, by default healthy since the consumer was created."""
-        found: Self | None = getattr(consumer, "health_status", None)
-        if found is not None:
-            return found
+        status: Self | None = getattr(consumer, "health_status", None)
+        if status is not None:
+            return status
         begin = consumer.created_at
         return cls(consumer_id=consumer.id, state=State.HEALTHY, since=begin, looked_at=begin)
 
@@ -64,8 +64,8 @@ class HealthStatus(models.Model):
                 setattr(self, name, value)
             self.save(force_insert=True)
             return True
-        mine = type(self)._default_manager.filter(pk=self.pk, version=self.version)
-        return bool(mine.update(**values, version=F("version") + 1))
+        unchanged = type(self)._default_manager.filter(pk=self.pk, version=self.version)
+        return bool(unchanged.update(**values, version=F("version") + 1))
 
 
 class Notification(models.Model):

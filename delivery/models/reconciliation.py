@@ -79,10 +79,10 @@ class RetentionMark(models.Model):
     def note_each(cls, marks: Mapping[int, int]) -> None:
         """Raise the marks of several channels in few statements."""
         rows = cls.objects.select_for_update().filter(channel_id__in=marks).order_by("channel_id")
-        found = {row.channel_id: row for row in rows}
-        for channel_id in sorted(marks.keys() - found.keys()):
+        by_channel = {row.channel_id: row for row in rows}
+        for channel_id in sorted(marks.keys() - by_channel.keys()):
             cls.note(channel_id, marks[channel_id])
-        higher = [row for key, row in found.items() if row.message_id < marks[key]]
+        higher = [row for key, row in by_channel.items() if row.message_id < marks[key]]
         for row in higher:
             row.message_id = marks[row.channel_id]
         cls.objects.bulk_update(higher, ["message_id"])

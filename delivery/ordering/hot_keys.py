@@ -78,17 +78,17 @@ def scan(now: datetime) -> Iterator[int]:
     reported as such instead.
     """
     config_cache.refresh(now=True)
-    found: dict[int, list[Hot]] = {}
+    hot: dict[int, list[Hot]] = {}
     after = -1
     while (last := raw.read(END, [after, SLICE])[0][0]) is not None:
         for key in _hot(after, last, now):
-            found.setdefault(key.consumer_id, []).append(key)
+            hot.setdefault(key.consumer_id, []).append(key)
         after = last
         yield 0
-    known = Q(health_status__hot_count__gt=0) | Q(health_status__hot_since__isnull=False)
-    rows = Consumer.objects.filter(known | Q(id__in=found)).select_related("health_status")
+    recorded = Q(health_status__hot_count__gt=0) | Q(health_status__hot_since__isnull=False)
+    rows = Consumer.objects.filter(recorded | Q(id__in=hot)).select_related("health_status")
     for consumer in rows.order_by("id"):
-        yield _update(consumer, found.get(consumer.id, []), now)
+        yield _update(consumer, hot.get(consumer.id, []), now)
 
 
 def backlogs(most: int = SHOWN) -> list[KeyBacklog]:
@@ -118,23 +118,24 @@ def most_per_second(consumer_id: int) -> float | None:
     ended = dict(newest.values_list("id", "finished_at")[:SAMPLE])
     taken = Attempt.objects.filter(
         delivery_id__in=list(ended),
-        outcome__in=[one.value for one in Outcome if one.is_success],
+        outcome__in=[outcome.value for outcome in Outcome if outcome.is_success],
     ).order_by("delivery_id", "number")
     began = dict(taken.values_list("delivery_id", "started_at"))
     held = [at - began[key] for key, at in ended.items() if at is not None and key in began]
     if not held:
         return None
-    return len(held) / sum((max(one, MIN_INTERVAL) for one in held), timedelta()).total_seconds()
+    busy = sum((max(interval, MIN_INTERVAL) for interval in held), timedelta())
+    return len(held) / busy.total_seconds()
 
 
 def _hot(after: int, last: int, now: datetime) -> list[Hot]:
     """Return the hot keys in a slice of keys."""
     most = conf().hot_key_waiting or MAX_COUNT
     since = now - conf().hot_key_after if conf().hot_key_after else NEVER
-    going = {key for key, view in config_cache.ordered().items() if not view.halted}
+    going = {key for key, consumer in config_cache.ordered().items() if not consumer.halted}
     keys = [Hot._make(row) for row in raw.read(HOT, [after, last, most, raw.text(since)])]
     keys = [key for key in keys if key.consumer_id in going]
-    later = _due_later([it.head_id for it in keys if it.waiting < most and it.head_id], now)
+    later = _due_later([key.head_id for key in keys if key.waiting < most and key.head_id], now)
     return [key for key in keys if key.waiting >= most or key.head_id not in later]
 
 
@@ -147,26 +148,26 @@ def _due_later(head_ids: Sequence[int], now: datetime) -> set[int]:
 
 
 def _update(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
-    known = HealthStatus.of(consumer)
-    if known.state != State.HEALTHY:
+    status = HealthStatus.of(consumer)
+    if status.state != State.HEALTHY:
         keys = []
     worst = max(keys, key=lambda key: (key.waiting, key.ordering_key), default=None)
     values: dict[str, object] = {
         "hot_count": len(keys),
         "hot_key": worst.ordering_key if worst else "",
         "hot_waiting": worst.waiting if worst else 0,
-        "hot_since": known.hot_since,
+        "hot_since": status.hot_since,
     }
     news: list[tuple[Kind, str]] = []
-    if worst and known.hot_since is None:
+    if worst and status.hot_since is None:
         news, values["hot_since"] = [(Kind.HOT_KEY, _sentence(worst, len(keys) - 1))], now
-    elif not worst and known.hot_since and now - known.hot_since >= health_status.HOT_QUIET:
+    elif not worst and status.hot_since and now - status.hot_since >= health_status.HOT_QUIET:
         values["hot_since"] = None
-    if all(getattr(known, name) == value for name, value in values.items()):
+    if all(getattr(status, name) == value for name, value in values.items()):
         return 0
 
     def write() -> int:
-        return Notification.note(consumer, news, now) if known.move(values) else 0
+        return Notification.note(consumer, news, now) if status.move(values) else 0
 
     try:
         return transactions.run(write)
@@ -174,7 +175,7 @@ def _update(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
         return 0  # another process created the first health status of this consumer
 
 
-def _sentence(worst: Hot, others: int) -> str:
+def _sentence(worst: Hot, other_count: int) -> str:
     key = Truncator(worst.ordering_key).chars(KEY_SHOWN)
     since = raw.instant(worst.head_at)
     wait = "delivery waits" if worst.waiting == 1 else "deliveries wait"
@@ -182,4 +183,4 @@ def _sentence(worst: Hot, others: int) -> str:
         f"{worst.waiting:,} {wait} behind the head of the key {key}, which has not changed since "
         f"{since:%H:%M:%S} UTC"
     )
-    return f"{text}; {others:,} more keys are hot." if others else f"{text}."
+    return f"{text}; {other_count:,} more keys are hot." if other_count else f"{text}."

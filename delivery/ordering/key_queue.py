@@ -28,7 +28,9 @@ from delivery.core.lifecycle import DeliveryState
 from delivery.core.ordering import BEHIND, acceptance, key_number
 from delivery.models import Delivery, OrderingKey, OrderingWaiter
 
-KEYS, WAITERS, DELIVERIES = (one._meta.db_table for one in (OrderingKey, OrderingWaiter, Delivery))
+KEYS, WAITERS, DELIVERIES = (
+    model._meta.db_table for model in (OrderingKey, OrderingWaiter, Delivery)
+)
 MESSAGES = Message._meta.db_table
 NEVER = raw.text(BEHIND)
 NEW = raw.Insert(
@@ -126,26 +128,26 @@ def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
         by_key.setdefault(key, []).append(entrant)
     if not by_key:
         return Entered()
-    known = lock(by_key)
+    key_rows = lock(by_key)
     new: list[raw.Row] = []
     waiters: list[raw.Row] = []
     longer: dict[int, list[int]] = {}
     unblocked: list[int] = []
-    for key, some in sorted(by_key.items()):
-        key_row, last = known.get(key), 0
+    for key, entries in sorted(by_key.items()):
+        key_row, last = key_rows.get(key), 0
         if key_row is None:
-            head, *behind = some
+            head, *behind = entries
             numbers = key, head.consumer_id, head.delivery_id, len(behind), len(behind)
             new.append((numbers, (head.ordering_key, raw.text(now))))
         else:
             behind, last = (
-                [it for it in some if it.delivery_id != key_row.head_id],
+                [entry for entry in entries if entry.delivery_id != key_row.head_id],
                 key_row.last_place,
             )
             longer.setdefault(len(behind), []).append(key)
-            unblocked += [key] * (len(behind) < len(some))
+            unblocked += [key] * (len(behind) < len(entries))
         places = enumerate(behind, last + 1)
-        waiters += [((one.delivery_id, key, place), (one.due_at,)) for place, one in places]
+        waiters += [((entry.delivery_id, key, place), (entry.due_at,)) for place, entry in places]
     statements = [*NEW.statements(new), *WAITING.statements(waiters)]
     statements += [lengthen(count, keys) for count, keys in longer.items() if count]
     if unblocked:
@@ -171,26 +173,32 @@ def enter_rows(delivery_ids: Collection[int]) -> None:
         raw.execute(f"UPDATE {DELIVERIES} SET due_at = %s WHERE id IN ({behind})", [NEVER])
 
 
-def in_turn(messages: list[M], passed: Sequence[int]) -> list[M]:
+def in_turn(messages: list[M], seen_ids: Sequence[int]) -> list[M]:
     """Return the messages that may be fanned out now.
 
-    ``passed`` are all ids that were found, including those that another process holds.
+    ``seen_ids`` are all ids that were found, including those that another process holds.
     """
-    channels = {view.channel_id for view in config_cache.ordered().values()}
+    channels = {consumer.channel_id for consumer in config_cache.ordered().values()}
     if not channels:
         return messages
-    keyed = {it.id for it in messages if it.ordering_key and it.channel_id in channels}
-    if not keyed or not (others := set(passed) - {it.id for it in messages}):
+    keyed = {
+        message.id
+        for message in messages
+        if message.ordering_key and message.channel_id in channels
+    }
+    if not keyed or not (held_ids := set(seen_ids) - {message.id for message in messages}):
         return messages
     # Read after the attempt to lock them: a message fanned out by now already has its place.
     rows = raw.read(
         f"SELECT channel_id, ordering_key FROM {MESSAGES} "
-        f"WHERE id IN ({raw.listed(sorted(others))}) AND state = %s",
+        f"WHERE id IN ({raw.listed(sorted(held_ids))}) AND state = %s",
         [Message.State.ACCEPTED.value],
     )
     busy = {(channel_id, key) for channel_id, key in rows if key}
     return [
-        it for it in messages if it.id not in keyed or (it.channel_id, it.ordering_key) not in busy
+        message
+        for message in messages
+        if message.id not in keyed or (message.channel_id, message.ordering_key) not in busy
     ]
 
 
@@ -199,10 +207,14 @@ def new_deliveries(rows: Iterable[tuple[int, Accepted, int]]) -> Entered:
     ordered = config_cache.ordered()
     if not ordered:
         return Entered()
-    mine = [row for row in rows if row[2] in ordered and row[1].ordering_key]
-    mine.sort(key=lambda row: acceptance(row[1].id, row[1].accepted_at))
+    entrants = [row for row in rows if row[2] in ordered and row[1].ordering_key]
+    entrants.sort(key=lambda row: acceptance(row[1].id, row[1].accepted_at))
     return enter(
-        (NewEntry(key, owner, it.ordering_key, it.due_at) for key, it, owner in mine), clock.now()
+        (
+            NewEntry(key, owner, message.ordering_key, message.due_at)
+            for key, message, owner in entrants
+        ),
+        clock.now(),
     )
 
 
@@ -214,9 +226,9 @@ def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
     remain.
     """
     heads = {
-        key_number(one.consumer_id, one.ordering_key): one.delivery_id
-        for one in leavers
-        if not one.is_dead
+        key_number(leaver.consumer_id, leaver.ordering_key): leaver.delivery_id
+        for leaver in leavers
+        if not leaver.is_dead
     }
     if not heads:
         return None
@@ -234,9 +246,9 @@ def leave(leavers: Iterable[ClosingEntry], now: datetime, *, ended: int = 0) -> 
     ``ended`` is how many of their keys `ending` has deleted already. Returns when each consumer's
     released delivery is due. Deliveries in no key are ignored.
     """
-    by_id = {one.delivery_id: one for one in leavers}
+    by_id = {leaver.delivery_id: leaver for leaver in leavers}
     key_number_of = {
-        key: key_number(one.consumer_id, one.ordering_key) for key, one in by_id.items()
+        key: key_number(leaver.consumer_id, leaver.ordering_key) for key, leaver in by_id.items()
     }
     if len(theirs := set(key_number_of.values())) == ended:
         return {}
@@ -251,8 +263,10 @@ def leave(leavers: Iterable[ClosingEntry], now: datetime, *, ended: int = 0) -> 
     if not free:
         return {}
     stands = is_stalled()
-    dead = {one.delivery_id for one in by_id.values() if one.is_dead}
-    blocked = [it.id for it in free if it.head_id in dead and it.consumer_id in stands]
+    dead = {leaver.delivery_id for leaver in by_id.values() if leaver.is_dead}
+    blocked = [
+        key_row.id for key_row in free if key_row.head_id in dead and key_row.consumer_id in stands
+    ]
     block(blocked, now)
     return advance([key_row for key_row in free if key_row.id not in blocked], now)
 
@@ -318,7 +332,11 @@ def block(key_rows: Sequence[int], now: datetime) -> None:
 
 def is_stalled() -> set[int]:
     """Return consumers whose keys wait behind a dead delivery until a person decides (S3-14)."""
-    return {view.id for view in config_cache.ordered().values() if view.head_of_line == "block"}
+    return {
+        consumer.id
+        for consumer in config_cache.ordered().values()
+        if consumer.head_of_line == "block"
+    }
 
 
 def step_back(heads: Mapping[int, int], now: datetime) -> set[int]:
@@ -364,8 +382,10 @@ def expired_behind(
     ``heads`` are consumers and keys. Skips deliveries that other transactions hold; those farther
     back are left to the next claim. The caller finishes them and removes them from their keys.
     """
-    known = config_cache.ordered()
-    keys = sorted({key_number(*head) for head in heads if head[1] and head[0] in known})[:MAX_KEYS]
+    ordered = config_cache.ordered()
+    keys = sorted({key_number(*head) for head in heads if head[1] and head[0] in ordered})[
+        :MAX_KEYS
+    ]
     if not keys:
         return []
     crowded = raw.read(
@@ -379,9 +399,9 @@ def expired_behind(
         f"AND place > {place:d} ORDER BY place LIMIT {share:d}"
         for key, place in crowded
     )
-    if not (found := raw.read(waiting)):
+    if not (waiting_rows := raw.read(waiting)):
         return []
-    ids = raw.listed(delivery_id for (delivery_id,) in found)
+    ids = raw.listed(delivery_id for (delivery_id,) in waiting_rows)
     return raw.read(
         f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({ids}) AND state = %s "
         f"AND due_at = %s AND expires_at <= %s{dialect.skip_locked}",
@@ -391,8 +411,8 @@ def expired_behind(
 
 def paused(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
     """Return those of the keys (consumer, ordering key) that a person has paused."""
-    known = config_cache.ordered()
-    by_key = {key_number(*key): key for key in keys if key[1] and key[0] in known}
+    ordered = config_cache.ordered()
+    by_key = {key_number(*key): key for key in keys if key[1] and key[0] in ordered}
     if not by_key:
         return set()
     rows = raw.read(
@@ -425,13 +445,13 @@ def lengthen(count: int, keys: Sequence[int], places: int | None = None) -> raw.
 
 def keyed(delivery_ids: Collection[int], more: str = "") -> list[tuple[Any, ...]]:
     """Return id, consumer and key of those deliveries that belong into keys."""
-    known = config_cache.ordered()
-    if not known or not delivery_ids:
+    ordered = config_cache.ordered()
+    if not ordered or not delivery_ids:
         return []
     columns = "id, consumer_id, ordering_key" + (f", {more}" if more else "")
     return raw.read(
         f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({raw.listed(delivery_ids)}) "
-        f"AND ordering_key <> '' AND consumer_id IN ({raw.listed(known)})"
+        f"AND ordering_key <> '' AND consumer_id IN ({raw.listed(ordered)})"
     )
 
 
@@ -445,8 +465,8 @@ def _unblocking(keys: Sequence[int], now: datetime) -> raw.Statement:
 def _next(key_rows: Iterable[int]) -> list[tuple[int, int, int, str]]:
     """Return key, delivery, place and due time of the first waiting entry of each key."""
     keys = sorted(key_rows)
-    found = raw.read(NEXT.format(key_rows=raw.listed(keys))) if keys else []
-    ids = [delivery_id for (delivery_id,) in found if delivery_id is not None]
+    first_rows = raw.read(NEXT.format(key_rows=raw.listed(keys))) if keys else []
+    ids = [delivery_id for (delivery_id,) in first_rows if delivery_id is not None]
     if not ids:
         return []
     # Locked, so that a move in progress is seen with its new time instead of the committed one.
@@ -471,8 +491,8 @@ def _heads(following: Sequence[tuple[int, int, int, str]], now: str) -> raw.Stat
 def _drop(delivery_ids: Collection[int], key_rows: dict[int, Locked]) -> dict[int, Locked]:
     """Remove waiting deliveries from their keys, and return the keys as they are then."""
     gone = raw.listed(sorted(delivery_ids))
-    found = raw.read(f"SELECT key_number FROM {WAITERS} WHERE delivery_id IN ({gone})")
-    fewer = Tally(key for (key,) in found if key in key_rows)
+    rows = raw.read(f"SELECT key_number FROM {WAITERS} WHERE delivery_id IN ({gone})")
+    fewer = Tally(key for (key,) in rows if key in key_rows)
     if not fewer:
         return key_rows
     by_count: dict[int, list[int]] = {}

@@ -64,20 +64,20 @@ def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
     parts = [
         Part(consumer_id, states, ids.id_at(begin), ids.id_at(until) - 1) for begin, until in spans
     ]
-    found = _newest(parts, SAMPLE + 1)
-    answers = _answers(row.id for rows in found for row in rows if row.state == "delivered")
+    newest = _newest(parts, SAMPLE + 1)
+    answers = _answers(row.id for rows in newest for row in rows if row.state == "delivered")
     return [
         timing.bar(begin, until, _fates(rows[:SAMPLE], answers), is_sample=len(rows) > SAMPLE)
-        for (begin, until), rows in zip(spans, found, strict=True)
+        for (begin, until), rows in zip(spans, newest, strict=True)
     ]
 
 
-def columns(found: Sequence[Bar]) -> list[Column]:
+def columns(bars: Sequence[Bar]) -> list[Column]:
     """Place bars on a canvas of WIDTH by HEIGHT; each part is a share of its bar's deliveries."""
-    step = WIDTH / len(found)
-    top = max((bar.total for bar in found), default=0) or 1
+    step = WIDTH / len(bars)
+    top = max((bar.total for bar in bars), default=0) or 1
     drawn = []
-    for place, bar in enumerate(found):
+    for place, bar in enumerate(bars):
         floor, parts = float(HEIGHT), []
         for tone, number in (
             ("good", bar.first),
@@ -104,8 +104,8 @@ def columns(found: Sequence[Bar]) -> list[Column]:
 def strips(counts: Mapping[int, Mapping[str, int]]) -> dict[int, list[dict[str, Any]]]:
     """Return ticks for each consumer's last deliveries, oldest first, given its counters."""
     parts = [Part(consumer_id, _present(own)) for consumer_id, own in counts.items()]
-    found = _newest(parts, STRIP)
-    return {part.consumer_id: _ticks(rows) for part, rows in zip(parts, found, strict=True)}
+    newest = _newest(parts, STRIP)
+    return {part.consumer_id: _ticks(rows) for part, rows in zip(parts, newest, strict=True)}
 
 
 def _ticks(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -134,29 +134,29 @@ def _newest(parts: Sequence[Part], most: int) -> list[list[Row]]:
     terms: list[str] = []
     values: list[Any] = []
     for place, part in enumerate(parts):
-        mine = Delivery.objects.filter(
+        deliveries = Delivery.objects.filter(
             consumer_id=part.consumer_id, id__gte=part.low, id__lte=part.high
         )
-        rows = by_index(mine, "delivery_list").annotate(place=Value(place)).order_by("-id")
+        rows = by_index(deliveries, "delivery_list").annotate(place=Value(place)).order_by("-id")
         for state in part.states:
             chosen = rows.filter(state=state).values_list("place", *Row._fields)
             sql, own = chosen[:most].query.sql_with_params()
             terms.append(sql)
             values += own
-    found: list[list[Row]] = [[] for _ in parts]
+    by_place: list[list[Row]] = [[] for _ in parts]
     for place, *row in raw.read(dialect.union(terms), values) if terms else ():
-        found[place].append(Row(*row))
-    return [sorted(rows, reverse=True)[:most] for rows in found]
+        by_place[place].append(Row(*row))
+    return [sorted(rows, reverse=True)[:most] for rows in by_place]
 
 
 def _answers(delivery_ids: Iterable[int]) -> dict[int, int]:
     """Return the duration of each delivery's successful attempt, in milliseconds."""
     keys = list(delivery_ids)
-    found: dict[int, int] = {}
+    durations: dict[int, int] = {}
     for start in range(0, len(keys), 500):
         taken = Attempt.objects.filter(delivery_id__in=keys[start : start + 500], outcome__in=TAKEN)
-        found |= dict(taken.values_list("delivery_id", "total_ms"))
-    return found
+        durations |= dict(taken.values_list("delivery_id", "total_ms"))
+    return durations
 
 
 def _fates(rows: Sequence[Row], answers: Mapping[int, int]) -> list[DeliveryFate]:

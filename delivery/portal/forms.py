@@ -128,13 +128,13 @@ class WebhookForm(forms.Form):
     ) -> None:
         """``dead_letters`` are the channels to choose from, ``stored`` is a policy."""
         super().__init__(*args, **kwargs)
-        others = [name for name in dead_letters if name != channel.slug]
+        choices = [name for name in dead_letters if name != channel.slug]
         dead: Any = self.fields["dead_letter_channel"]
-        dead.choices = [("", "No channel"), *((name, name) for name in others)]
-        if not others:
+        dead.choices = [("", "No channel"), *((name, name) for name in choices)]
+        if not choices:
             del self.fields["dead_letter_channel"]
-        known = EventType.objects.filter(channel=channel).order_by("deprecated", "name")
-        self._types = list(known.values_list("name", flat=True))
+        event_types = EventType.objects.filter(channel=channel).order_by("deprecated", "name")
+        self._types = list(event_types.values_list("name", flat=True))
         types: Any = self.fields["types"]
         types.choices = [(name, name) for name in self._types]
         if not self._types:
@@ -158,25 +158,25 @@ class WebhookForm(forms.Form):
 
     def clean_headers(self) -> dict[str, str]:
         """Parse lines of ``Name: value`` into a mapping."""
-        found: dict[str, str] = {}
+        headers: dict[str, str] = {}
         for line in self.cleaned_data["headers"].splitlines():
             name, colon, value = line.partition(":")
             if not line.strip():
                 continue
             if not colon:
                 raise forms.ValidationError(f"There is no colon in {line[:60]!r}.")
-            if name.strip() in found:
+            if name.strip() in headers:
                 raise forms.ValidationError(f"{name.strip()} occurs twice.")
-            found[name.strip()] = value.strip()
-        return found
+            headers[name.strip()] = value.strip()
+        return headers
 
     def clean_patterns(self) -> list[str]:
         """Check names and patterns."""
-        found: list[str] = self.cleaned_data["patterns"].replace(",", " ").split()
-        for pattern in found:
+        patterns: list[str] = self.cleaned_data["patterns"].replace(",", " ").split()
+        for pattern in patterns:
             if fault := names.validate_pattern(pattern):
                 raise forms.ValidationError(f"{pattern[:80]}: {fault}")
-        return found
+        return patterns
 
     def only_what_is_called_needs(self) -> None:
         """Remove fields of pull consumers."""
@@ -207,7 +207,9 @@ class WebhookForm(forms.Form):
             values["dead_letter_channel"] = given["dead_letter_channel"] or None
         if given["retry"] != CUSTOM:
             values["retry"] = given["retry"] or None
-        return {name: it for name, it in values.items() if it is not None or name not in CALLS}
+        return {
+            name: value for name, value in values.items() if value is not None or name not in CALLS
+        }
 
 
 class RegisterForm(WebhookForm):
@@ -312,13 +314,15 @@ def fault_of(url: str) -> str | None:
 
 def initial(webhook: Consumer) -> dict[str, Any]:
     """Return a webhook's settings for the form."""
-    known = set(EventType.objects.filter(channel=webhook.channel).values_list("name", flat=True))
+    type_names = set(
+        EventType.objects.filter(channel=webhook.channel).values_list("name", flat=True)
+    )
     headers = consumers.static_headers(webhook) or {}
     retry = webhook.retry
     return {
         "url": webhook.url,
-        "types": [name for name in webhook.event_types if name in known],
-        "patterns": " ".join(name for name in webhook.event_types if name not in known),
+        "types": [name for name in webhook.event_types if name in type_names],
+        "patterns": " ".join(name for name in webhook.event_types if name not in type_names),
         "retry": retry if isinstance(retry, str) else CUSTOM if retry else DEFAULT,
         "max_attempts": webhook.max_attempts,
         "retry_overrides": webhook.retry_overrides,

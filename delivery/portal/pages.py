@@ -38,17 +38,17 @@ def find(
 ) -> Found:
     """Return the page below ``before`` or above ``after``, public ids; without them the newest."""
     above = ids.from_public(ids.DELIVERY, after)
-    found = keyset.read(
+    page = keyset.read(
         wanted.ranges(consumer_id),
         limit,
         below=ids.from_public(ids.DELIVERY, before) if above is None else None,
         above=above,
         condition=wanted.condition,
     )
-    if above is not None and found.above is None:
+    if above is not None and page.above is None:
         # No newer page is left: show the newest page, which is full.
         return find(consumer_id, wanted, limit=limit)
-    return Found(found.rows, _public(found.below), _public(found.above), found.is_partial)
+    return Found(page.rows, _public(page.below), _public(page.above), page.is_partial)
 
 
 def _public(number: int | None) -> str:

@@ -28,16 +28,16 @@ def webhooks_of(team: Team) -> QuerySet[Consumer]:
 
     Pull consumers are included, since people manage them in the same way.
     """
-    mine = Consumer.objects.filter(team_id=team.id, channel__exposure=EXTERNAL)
-    return mine.exclude(state=RETIRED).select_related("channel")
+    consumers = Consumer.objects.filter(team_id=team.id, channel__exposure=EXTERNAL)
+    return consumers.exclude(state=RETIRED).select_related("channel")
 
 
 def webhook_of(team: Team, channel: str, client_id: str) -> Consumer:
     """Return the webhook of the URL. Raises Http404."""
-    found = webhooks_of(team).select_related(
+    webhooks = webhooks_of(team).select_related(
         "channel", "health", "health_status", "team", "dead_letter_channel"
     )
-    webhook = found.filter(channel__slug=channel, client_id=client_id).first()
+    webhook = webhooks.filter(channel__slug=channel, client_id=client_id).first()
     if webhook is None:
         raise Http404(f"There is no webhook {client_id} on {channel}.")
     return webhook
@@ -78,13 +78,13 @@ def hidden(request: TeamRequest, webhook: Consumer) -> str:
     return "The channel is sensitive: only owners of the team see what its messages hold."
 
 
-def view_of(webhook: Consumer) -> ConsumerConfig:
+def config_of(webhook: Consumer) -> ConsumerConfig:
     """Return the webhook's effective configuration. Raises Http404 when it was just retired."""
     config_cache.refresh(now=True)
-    view = config_cache.consumers().get(webhook.id)
-    if view is None:
+    config = config_cache.consumers().get(webhook.id)
+    if config is None:
         raise Http404(f"There is no webhook {webhook.client_id}.")
-    return view
+    return config
 
 
 def publisher_of(request: TeamRequest) -> Principal:

@@ -58,11 +58,11 @@ def build(webhook: Consumer, row: Delivery, *, at: datetime, now: datetime, sign
     payload = payloads.load([row.message_id]).get(row.message_id)
     if payload is None or payload.body is None:
         return Sent(error=payload.error if payload else "The message was deleted.")
-    view = policy.view_of(webhook)
+    config = policy.config_of(webhook)
     signer = _signer(webhook)
     mark = _stamp(row, row.message)
-    shown = payloads.call(row.id, view, signer, payload, mark, at)
-    fresh = payloads.call(row.id, view, signer, payload, mark, now)
+    shown = payloads.call(row.id, config, signer, payload, mark, at)
+    fresh = payloads.call(row.id, config, signer, payload, mark, now)
     line = http.line(webhook.url, _presentable(fresh.headers, sign=sign), payload.body)
     return Sent(
         headers=_presentable(shown.headers, sign=False),
@@ -111,13 +111,13 @@ def event_type(row: EventType) -> dict[str, Any]:
     }
 
 
-def probed(found: Probed) -> dict[str, Any]:
+def probed(probe: Probed) -> dict[str, Any]:
     """Represent a test delivery and its response."""
-    came = found.answer
+    came = probe.answer
     return {
-        "event_type": found.event_type,
-        "webhook_id": found.webhook_id,
-        "sent": body_preview.show(found.body),
+        "event_type": probe.event_type,
+        "webhook_id": probe.webhook_id,
+        "sent": body_preview.show(probe.body),
         "answer": ResponseView(
             is_success=came.outcome.is_success,
             outcome=came.outcome.value,
@@ -186,13 +186,13 @@ def tone(row: Delivery) -> str:
 def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> list[TimelineEvent]:
     """Return events from acceptance to the next step; without responses if ``hidden``."""
     moments = [TimelineEvent("calm", "Accepted", row.accepted_at)]
-    for one in attempts:
-        answer = None if hidden else attempt(one)
-        error = answer.error if answer else one.error
-        outcome = Outcome(one.outcome)
+    for entry in attempts:
+        answer = None if hidden else attempt(entry)
+        error = answer.error if answer else entry.error
+        outcome = Outcome(entry.outcome)
         moments.append(
             TimelineEvent(
-                outcome.tone, outcome.words, one.started_at, error, answer, number=one.number
+                outcome.tone, outcome.words, entry.started_at, error, answer, number=entry.number
             )
         )
     if row.state == DeliveryState.QUEUED:
@@ -216,8 +216,8 @@ def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> lis
 
 def last_outcome(webhook: Consumer) -> str:
     """Return the outcome of the last attempt in words; '' before the first one."""
-    known: ConsumerHealth | None = getattr(webhook, "health", None)
-    return words(known.last_outcome) if known else ""
+    health: ConsumerHealth | None = getattr(webhook, "health", None)
+    return words(health.last_outcome) if health else ""
 
 
 def code_for(webhook: Consumer, secret: str = MASKED) -> list[Snippet]:

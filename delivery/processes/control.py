@@ -247,14 +247,14 @@ def below(pid: int) -> list[int]:
     return [each for child in _children(pid) for each in (child, *below(child))]
 
 
-def reap_orphans(known: Collection[int | None]) -> None:
+def reap_orphans(own_pids: Collection[int | None]) -> None:
     """As the first process of a container, read the status of the orphans that have ended.
 
-    It inherits what a killed process leaves behind. ``known`` are its own children.
+    It inherits what a killed process leaves behind. ``own_pids`` are its own children.
     """
     if os.getpid() == 1:
         for pid in _children(1):
-            if pid not in known and _stat(pid).has_ended:
+            if pid not in own_pids and _stat(pid).has_ended:
                 os.waitpid(pid, os.WNOHANG)
 
 

@@ -112,8 +112,8 @@ def stop_claiming(held: PumpRegistration) -> None:
 
 def start_claiming(held: PumpRegistration, wake_address: str) -> None:
     """Claim deliveries again, with wake-ups to this address."""
-    mine = PumpSlot.objects.filter(id=held.id, generation=held.generation)
-    mine.update(wake_address=wake_address)
+    slots = PumpSlot.objects.filter(id=held.id, generation=held.generation)
+    slots.update(wake_address=wake_address)
 
 
 def is_adrift(offset_s: float) -> bool:
@@ -124,13 +124,13 @@ def is_adrift(offset_s: float) -> bool:
 
 def lack(generation: int, key_ids: Collection[str]) -> None:
     """Publish which encryption keys a pump lacks: for the alarm, and for the other pumps."""
-    mine = PumpSlot.objects.filter(generation=generation)
-    mine.update(missing_key_ids=",".join(sorted(key_ids)))
+    slots = PumpSlot.objects.filter(generation=generation)
+    slots.update(missing_key_ids=",".join(sorted(key_ids)))
 
 
-def wait_s(key_id: str, others: Iterable[KeyHolder]) -> float:
+def wait_s(key_id: str, key_holders: Iterable[KeyHolder]) -> float:
     """Return the seconds to wait for a missing key: few if other processes have it."""
-    return ELSEWHERE_S if any(key_id in other.keys for other in others) else NOWHERE_S
+    return ELSEWHERE_S if any(key_id in holder.keys for holder in key_holders) else NOWHERE_S
 
 
 def holders() -> list[KeyHolder]:
@@ -156,8 +156,8 @@ def living(kind: str = PumpSlot.Kind.PUMP) -> Sequence[PumpSlot]:
 def listening() -> Sequence[PumpSlot]:
     """Return live processes that receive wake-ups: pumps and web processes."""
     horizon = clock.now() - timedelta(seconds=STALE_AFTER_S)
-    found = PumpSlot.objects.filter(heartbeat_at__gte=horizon).exclude(wake_address="")
-    return list(found.order_by("id"))
+    slots = PumpSlot.objects.filter(heartbeat_at__gte=horizon).exclude(wake_address="")
+    return list(slots.order_by("id"))
 
 
 def behind(number: int) -> dict[int, datetime]:
@@ -313,8 +313,8 @@ def _take(
         "followed": 0,
     }
     if slot is not None:
-        mine = PumpSlot.objects.filter(id=slot.id, generation=slot.generation)
-        if not mine.update(**values):
+        former = PumpSlot.objects.filter(id=slot.id, generation=slot.generation)
+        if not former.update(**values):
             return None
         return PumpRegistration(slot.id, generation, ordinal, kind, slot.generation)
     with suppress(IntegrityError), transaction.atomic():

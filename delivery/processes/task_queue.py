@@ -177,10 +177,10 @@ def stop_other_schedules() -> int:
     Arguments that cannot be read end each round of django-q2's scheduler, and with it this
     project's schedules.
     """
-    others = Schedule.objects.exclude(name__in=SCHEDULES).exclude(repeats=0)
-    for name, func in others.values_list("name", "func"):
+    foreign = Schedule.objects.exclude(name__in=SCHEDULES).exclude(repeats=0)
+    for name, func in foreign.values_list("name", "func"):
         _refuse(func, f"schedule {name!r} is not one of this project's and was stopped")
-    return int(others.update(repeats=0))
+    return int(foreign.update(repeats=0))
 
 
 def forget(now: datetime) -> int:

@@ -106,21 +106,21 @@ class WaitingReceivers:
         """Remember what web processes reported, for `FORGET_S`."""
         ticks = time.monotonic()
         for address, ids in notified.items():
-            known = self._until.get(address, {}).items()
-            lasting = {key: until for key, until in known if until > ticks}
+            former = self._until.get(address, {}).items()
+            lasting = {key: until for key, until in former if until > ticks}
             self._until[address] = lasting | dict.fromkeys(ids, ticks + FORGET_S)
 
     def of(self, wanted: Collection[int]) -> dict[Address, list[int]]:
         """Return those of the wanted ids for which receivers wait, by web process."""
         if not self._until:
             return {}
-        ticks, found = time.monotonic(), dict[Address, list[int]]()
+        ticks, by_address = time.monotonic(), dict[Address, list[int]]()
         for address, until in list(self._until.items()):
             if max(until.values(), default=0.0) <= ticks:
                 del self._until[address]  # the process is gone, or has no waiting receivers
             elif ids := [key for key in wanted if until.get(key, 0.0) > ticks]:
-                found[address] = ids
-        return found
+                by_address[address] = ids
+        return by_address
 
 
 class WakeupSender:
@@ -148,16 +148,16 @@ class WakeupSender:
         Except the pump of the generation ``but``, which knows.
         """
         addresses = self._pumps()
-        views = config_cache.consumers()
+        consumers = config_cache.consumers()
         by_pump: dict[int, list[int]] = {}
         pulling = []
         for consumer_id in consumer_ids:
-            view = views.get(consumer_id)
-            if pulls(view):
+            consumer = consumers.get(consumer_id)
+            if pulls(consumer):
                 pulling.append(consumer_id)
                 continue
             for generation in recipients.owners(
-                consumer_id, addresses, view.pump_count if view else 1
+                consumer_id, addresses, consumer.pump_count if consumer else 1
             ):
                 if generation != but:
                     by_pump.setdefault(generation, []).append(consumer_id)
@@ -210,14 +210,14 @@ class WakeupSender:
             # One thread reads; the others use the known addresses.
             try:
                 self._read_at = time.monotonic()
-                found = registration.listening()
+                slots = registration.listening()
                 self._addresses = {
                     slot.generation: _address(slot.wake_address)
-                    for slot in found
+                    for slot in slots
                     if slot.kind == PumpSlot.Kind.PUMP
                 }
                 self._web = [
-                    _address(slot.wake_address) for slot in found if slot.kind == PumpSlot.Kind.WEB
+                    _address(slot.wake_address) for slot in slots if slot.kind == PumpSlot.Kind.WEB
                 ]
             finally:
                 self._lock.release()
@@ -238,9 +238,9 @@ class WakeupSender:
 wakeup_sender = WakeupSender()
 
 
-def pulls(view: ConsumerConfig | None) -> bool:
+def pulls(consumer: ConsumerConfig | None) -> bool:
     """Whether receivers take the consumer's deliveries; pumps never do."""
-    return view is not None and view.mode == "pull"
+    return consumer is not None and consumer.mode == "pull"
 
 
 def notify_pumps(consumer_ids: Iterable[int]) -> None:

@@ -103,10 +103,10 @@ def start_move(
 
     def write() -> None:
         Consumer.objects.select_for_update().get(id=consumer.id)  # one start at a time
-        mine = MoveTask.objects.filter(consumer_id=consumer.id)
-        if mine.filter(state=State.RUNNING).exists():
+        tasks = MoveTask.objects.filter(consumer_id=consumer.id)
+        if tasks.filter(state=State.RUNNING).exists():
             raise Refused("There is already a task running. Only one may run for a source queue.")
-        old = mine.order_by("-id").values_list("id", flat=True)[MAX_MOVES_KEPT - 1 :]
+        old = tasks.order_by("-id").values_list("id", flat=True)[MAX_MOVES_KEPT - 1 :]
         MoveTask.objects.filter(id__in=list(old)).delete()
         task.save(force_insert=True)
         after = {"to": _where(task), "waiting": to_move, "rate": max_per_second}
@@ -174,8 +174,8 @@ def _accepted(channel_id: int, now: datetime, most: int) -> tuple[int, int]:
     if len(rows) < most:
         dues = [due_at for owner, due_at in rows if owner == channel_id]
     else:
-        mine = by_index(Message.objects.all(), "message_channel").filter(channel_id=channel_id)
-        newest = mine.order_by("-id").values_list("state", "due_at")[:most]
+        messages = by_index(Message.objects.all(), "message_channel").filter(channel_id=channel_id)
+        newest = messages.order_by("-id").values_list("state", "due_at")[:most]
         dues = [due_at for state, due_at in newest if state == Message.State.ACCEPTED]
     soon = sum(due_at <= now for due_at in dues)
     return soon, len(dues) - soon

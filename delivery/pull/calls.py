@@ -31,12 +31,12 @@ def consumer_of(principal: Principal, channel: str, client_id: str) -> ConsumerC
     A retired consumer is not found.
     """
     publishing.channel_of(channel)
-    view = config_cache.consumer(channel, client_id)
-    if view is None or not principal.owns(view.team_id):
+    consumer = config_cache.consumer(channel, client_id)
+    if consumer is None or not principal.owns(consumer.team_id):
         raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
-    if view.mode != "pull":
+    if consumer.mode != "pull":
         raise Conflict("not_pull", "Messages are sent to this consumer; make it a pull one.")
-    return view
+    return consumer
 
 
 def request_of(principal: Principal, asked: Mapping[str, Any]) -> ReceiveRequest:
@@ -57,15 +57,15 @@ def request_of(principal: Principal, asked: Mapping[str, Any]) -> ReceiveRequest
 
 def ended(principal: Principal, asked: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
     """Settle the leases with this outcome; returns each one's result."""
-    mine, failed = _known(principal, asked["leases"])
+    by_lease, failed = _own_leases(principal, asked["leases"])
     done = leasing.end(
-        mine,
+        by_lease,
         outcome,
         delay_s=asked.get("delay_s"),
         error=asked.get("error", ""),
         is_final=asked.get("final", False),
     )
-    return _result(mine, done, failed)
+    return _result(by_lease, done, failed)
 
 
 def released(principal: Principal, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,39 +76,45 @@ def released(principal: Principal, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def extended(principal: Principal, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Extend the leases; returns each one's result."""
-    mine, failed = _known(principal, asked["leases"])
-    done, too_long = leasing.extend(mine, int(asked.get("lease_s", LEASE_S) * 1000))
-    failed |= {mine[lease]: TOO_LONG for lease in too_long}
-    return _result(mine, done, failed)
+    by_lease, failed = _own_leases(principal, asked["leases"])
+    done, too_long = leasing.extend(by_lease, int(asked.get("lease_s", LEASE_S) * 1000))
+    failed |= {by_lease[lease]: TOO_LONG for lease in too_long}
+    return _result(by_lease, done, failed)
 
 
-def _known(principal: Principal, tokens: Collection[str]) -> tuple[TokensByLease, dict[str, str]]:
+def _own_leases(
+    principal: Principal, tokens: Collection[str]
+) -> tuple[TokensByLease, dict[str, str]]:
     """Return the leases that the caller may see with their tokens, and errors for the others."""
-    found = {token: leasing.lease_of(token) for token in tokens}
-    theirs = _received_by(principal, {lease.consumer_id for lease in found.values() if lease})
-    mine = {lease: token for token, lease in found.items() if lease and lease.consumer_id in theirs}
+    leases = {token: leasing.lease_of(token) for token in tokens}
+    theirs = _received_by(principal, {lease.consumer_id for lease in leases.values() if lease})
+    by_lease = {
+        lease: token for token, lease in leases.items() if lease and lease.consumer_id in theirs
+    }
     failed = dict.fromkeys(tokens, UNKNOWN)
-    for token in mine.values():
+    for token in by_lease.values():
         del failed[token]
-    return mine, failed
+    return by_lease, failed
 
 
 def _received_by(principal: Principal, consumer_ids: Collection[int]) -> set[int]:
     """Return those of the consumers for which the caller may receive."""
-    views = config_cache.consumers(consumer_ids) if consumer_ids else {}
+    consumers = config_cache.consumers(consumer_ids) if consumer_ids else {}
     return {
-        view.id
-        for view in map(views.get, consumer_ids)
-        if view and principal.owns(view.team_id) and principal.may_use(view.channel_slug)
+        consumer.id
+        for consumer in map(consumers.get, consumer_ids)
+        if consumer
+        and principal.owns(consumer.team_id)
+        and principal.may_use(consumer.channel_slug)
     }
 
 
 def _result(
-    mine: TokensByLease, done: Collection[Lease], failed: Mapping[str, str]
+    by_lease: TokensByLease, done: Collection[Lease], failed: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the response: settled leases, and failed ones with errors."""
-    lost = {token: EXPIRED for lease, token in mine.items() if lease not in done}
+    lost = {token: EXPIRED for lease, token in by_lease.items() if lease not in done}
     return {
-        "done": [token for lease, token in mine.items() if lease in done],
+        "done": [token for lease, token in by_lease.items() if lease in done],
         "failed": [{"lease": token, "error": error} for token, error in {**lost, **failed}.items()],
     }

@@ -45,7 +45,7 @@ class StickyKeys:
     def forget(self) -> None:
         """Clear the cache, so that the tables are read again."""
         self._joined: dict[int, float] = {}
-        self._known: dict[int, tuple[float, dict[int, datetime]]] = {}
+        self._workers: dict[int, tuple[float, dict[int, datetime]]] = {}
 
     def join(self, owner: int, consumer_id: int, worker: str, lease_ms: int) -> list[int]:
         """Return the workers that share the consumer's keys, after adding ``owner`` to them.
@@ -58,14 +58,14 @@ class StickyKeys:
             stay = min(max(lease_ms / 1000, MIN_STAY_S), MAX_STAY_S)
             join(owner, consumer_id, worker, now, now + timedelta(seconds=stay))
             with self._lock:
-                if len(self._joined) + len(self._known) > MAX_KEPT:
+                if len(self._joined) + len(self._workers) > MAX_KEPT:
                     self.forget()
                 self._joined[owner] = ticks
-        read_at, known = self._known.get(consumer_id, (float("-inf"), {}))
-        if ticks - read_at >= SCAN_INTERVAL_S or owner not in known:
-            known = members(consumer_id, now)
-            self._known[consumer_id] = ticks, known
-        return [one for one, until in known.items() if until > now]
+        read_at, workers = self._workers.get(consumer_id, (float("-inf"), {}))
+        if ticks - read_at >= SCAN_INTERVAL_S or owner not in workers:
+            workers = members(consumer_id, now)
+            self._workers[consumer_id] = ticks, workers
+        return [member for member, until in workers.items() if until > now]
 
 
 sticky_keys = StickyKeys()
@@ -82,22 +82,22 @@ class _DueRow(NamedTuple):
 
 def join(owner: int, consumer_id: int, name: str, now: datetime, until: datetime) -> None:
     """Reserve keys for a worker until then; call this every few seconds, not for each receive."""
-    mine = PullWorker.objects.filter(id=owner)
-    if mine.update(keys_until=until):
+    rows = PullWorker.objects.filter(id=owner)
+    if rows.update(keys_until=until):
         return
     try:
         PullWorker.objects.create(
             id=owner, consumer_id=consumer_id, name=name, seen_at=now, keys_until=until
         )
     except IntegrityError:
-        mine.update(keys_until=until)  # another process was first, or the consumer is deleted
+        rows.update(keys_until=until)  # another process was first, or the consumer is deleted
 
 
 def members(consumer_id: int, now: datetime) -> dict[int, datetime]:
     """Return the workers that share the consumer's keys, and when their membership ends."""
     rows = PullWorker.objects.filter(consumer_id=consumer_id, keys_until__gt=now)
-    found = rows.values_list("id", "keys_until")
-    return {worker: until for worker, until in found if until is not None}
+    memberships = rows.values_list("id", "keys_until")
+    return {worker: until for worker, until in memberships if until is not None}
 
 
 def candidates_sql(consumer_id: int, now: datetime) -> tuple[str, list[Any]]:
@@ -123,13 +123,13 @@ def choose(
     """Return due deliveries for one worker: those without a key, or with a key of its own."""
     rows = [_DueRow(*row) for row in raw.read(*candidates_sql(consumer_id, now))]
     keys = {row.ordering_key for row in rows if row.ordering_key}
-    others = {
+    foreign_keys = {
         key
         for key in keys
         if recipients.owning_consumer(key_number(consumer_id, key), workers) not in {owner, None}
     }
-    mine = [row for row in rows if row.ordering_key not in others]
-    if not mine and len(rows) >= SCAN_ROWS:
-        mine = rows
-    mine.sort(key=lambda row: (0 if oldest_first else -row.priority, row.due_at, row.id))
-    return [row.id for row in mine[:limit]]
+    eligible = [row for row in rows if row.ordering_key not in foreign_keys]
+    if not eligible and len(rows) >= SCAN_ROWS:
+        eligible = rows
+    eligible.sort(key=lambda row: (0 if oldest_first else -row.priority, row.due_at, row.id))
+    return [row.id for row in eligible[:limit]]

@@ -43,8 +43,8 @@ def token(lease: Lease) -> str:
 
 def lease_of(text: str) -> Lease | None:
     """Return the lease of a valid token; None for any other text. Raises KeyMissing."""
-    found = (leases.from_token(text, key) for key in data_encryption.signing_keys(PURPOSE))
-    return next((lease for lease in found if lease is not None), None)
+    candidates = (leases.from_token(text, key) for key in data_encryption.signing_keys(PURPOSE))
+    return next((lease for lease in candidates if lease is not None), None)
 
 
 def end(
@@ -64,18 +64,18 @@ def end(
     the database refuses to write is not ended, and does not stop the others.
     """
     now = clock.now()
-    views = config_cache.consumers({lease.consumer_id for lease in leases})
-    event_types = {} if outcome is Outcome.DELIVERED else _event_types(leases, views)
+    consumers = config_cache.consumers({lease.consumer_id for lease in leases})
+    event_types = {} if outcome is Outcome.DELIVERED else _event_types(leases, consumers)
     results = []
     for lease in leases:
-        view = views.get(lease.consumer_id)
-        if view is not None:
+        consumer = consumers.get(lease.consumer_id)
+        if consumer is not None:
             results.append(
                 Result(
                     claimed=_claimed(lease, now),
                     transition=_move(
                         lease,
-                        view,
+                        consumer,
                         outcome,
                         delay_s,
                         is_final=is_final,
@@ -85,7 +85,7 @@ def end(
                     started_at=lease.taken_at,
                     worker=lease.worker,
                     error=error,
-                    seals=view.encrypt_bodies,
+                    seals=consumer.encrypt_bodies,
                     total_ms=_duration_ms(lease, now),
                 )
             )
@@ -141,26 +141,28 @@ def _closed(results: Sequence[Result]) -> set[_End]:
 def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
     results = list(itertools.chain.from_iterable(orders))
     closed = settle.close(results, now=clock.now(), slot=os.getpid())
-    ends = {_End(it.claimed.id, it.claimed.attempt, it.outcome) for it in closed}
+    ends = {_End(result.claimed.id, result.claimed.attempt, result.outcome) for result in closed}
     return [ends] * len(orders)
 
 
 _group_commit = GroupCommit(_close, max_orders=MAX_SHARED, max_size=MAX_SHARED)
 
 
-def _event_types(leases: Iterable[Lease], views: Mapping[int, ConsumerConfig]) -> dict[int, str]:
+def _event_types(
+    leases: Iterable[Lease], consumers: Mapping[int, ConsumerConfig]
+) -> dict[int, str]:
     """Return event types by delivery where the retry rule needs them; tokens do not carry them."""
     asked = [
         lease.delivery_id
         for lease in leases
-        if (view := views.get(lease.consumer_id)) and view.retry_overrides
+        if (consumer := consumers.get(lease.consumer_id)) and consumer.retry_overrides
     ]
     return lease_rows.event_types(asked) if asked else {}
 
 
 def _move(
     lease: Lease,
-    view: ConsumerConfig,
+    consumer: ConsumerConfig,
     outcome: Outcome,
     delay_s: float | None,
     *,
@@ -169,7 +171,7 @@ def _move(
 ) -> Transition:
     if outcome is Outcome.DELIVERED:
         return confirmed()
-    rule = view.retry_for(event_type)
+    rule = consumer.retry_for(event_type)
     move = lifecycle.after_attempt(
         outcome,
         failure_count=lease.failure_count,
@@ -178,7 +180,7 @@ def _move(
         policy=rule.policy,
         retry_after=None,
         jitter=randomness.jitter(),
-        charges_leases=view.charges_leases,
+        charges_leases=consumer.charges_leases,
         is_final=is_final,
     )
     if delay_s is not None and move.due_in is not None:

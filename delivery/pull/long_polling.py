@@ -152,9 +152,9 @@ class LongPolls:
         self.is_over = True
         with self._lock:
             resumed = [
-                one
+                receiver
                 for key, queue in self._queues.items()
-                for one in self._popped(key, range(len(queue.waiting)), Cause.OVER)
+                for receiver in self._popped(key, range(len(queue.waiting)), Cause.OVER)
             ]
         _resume(resumed)
 
@@ -266,15 +266,15 @@ class LongPolls:
     ) -> list[WaitingReceiver]:
         """Take these receivers out of their queue to query. The caller holds the lock."""
         queue = self._queues[consumer_id]
-        some = [queue.waiting[place] for place in places if place < len(queue.waiting)]
-        for one in some:
-            one.cause = cause
-        if some:
-            gone = set(some)
-            queue.waiting = [one for one in queue.waiting if one not in gone]
-            queue.receiving += len(some)
-            metrics.WAITING.dec(len(some))
-        return some
+        receivers = [queue.waiting[place] for place in places if place < len(queue.waiting)]
+        for receiver in receivers:
+            receiver.cause = cause
+        if receivers:
+            gone = set(receivers)
+            queue.waiting = [receiver for receiver in queue.waiting if receiver not in gone]
+            queue.receiving += len(receivers)
+            metrics.WAITING.dec(len(receivers))
+        return receivers
 
     def _run(self) -> None:
         assert self._listener is not None
@@ -362,18 +362,18 @@ class LongPolls:
         """Query once for all consumers what is due now, and what before the next query."""
         self._scanned_at = time.monotonic()
         self._scan_at = self._scanned_at + _scan_interval_s()
-        views = config_cache.consumers()
-        gone = [key for key in waiting if key not in views or views[key].mode != "pull"]
+        consumers = config_cache.consumers()
+        gone = [key for key in waiting if key not in consumers or consumers[key].mode != "pull"]
         with self._lock:
             resumed = [
-                one
+                receiver
                 for key in gone
                 if key in self._queues
-                for one in self._popped(key, range(len(self._queues[key].waiting)), Cause.OVER)
+                for receiver in self._popped(key, range(len(self._queues[key].waiting)), Cause.OVER)
             ]
         _resume(resumed)
         # A halted consumer may have due deliveries, but nothing may receive them.
-        able = [key for key in waiting if key in views and not views[key].halted]
+        able = [key for key in waiting if key in consumers and not consumers[key].halted]
         now, due = clock.now(), due_times.next_due(able)
         ticks = time.monotonic()
         later = {key: ticks + (at - now).total_seconds() for key, at in due.items() if at > now}
@@ -395,7 +395,11 @@ class LongPolls:
         try:
             wakeup_sender.waiting(self._listener, consumer_ids, asks=asks)
             with self._lock:
-                taking = [key for key, one in self._taking.items() if self._queues[one].waiting]
+                taking = [
+                    key
+                    for key, consumer_id in self._taking.items()
+                    if self._queues[consumer_id].waiting
+                ]
             if taking:
                 wakeup_sender.taking(self._listener, taking)
         except DatabaseFailure:
@@ -424,8 +428,8 @@ def _scan_interval_s() -> float:
 
 
 def _resume(receivers: Iterable[WaitingReceiver]) -> None:
-    for one in receivers:
-        one.resume()
+    for receiver in receivers:
+        receiver.resume()
 
 
 def _drained(end: int) -> bytes:

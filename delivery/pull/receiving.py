@@ -132,17 +132,17 @@ Deliver: TypeAlias = Callable[[Sequence[ReceivedMessage], Callable[[], object]],
 False without calling it if the client has disconnected."""
 
 
-def receive(view: ConsumerConfig, receive_request: ReceiveRequest) -> list[ReceivedMessage]:
+def receive(consumer: ConsumerConfig, receive_request: ReceiveRequest) -> list[ReceivedMessage]:
     """Return due deliveries in order of priority, leased to the worker.
 
     Returns none while the consumer is halted. Raises core.encryption.KeyMissing before anything is
     claimed if no lease can be signed.
     """
-    return _receive(view, receive_request)[0]
+    return _receive(consumer, receive_request)[0]
 
 
 def receive_ignoring_outage(
-    view: ConsumerConfig,
+    consumer: ConsumerConfig,
     receive_request: ReceiveRequest,
     wait_s: float,
     *,
@@ -156,26 +156,26 @@ def receive_ignoring_outage(
     this returns an empty list. Without it the calling thread waits.
     """
     if wait_s <= 0:
-        return receive(view, receive_request)
+        return receive(consumer, receive_request)
     deadline = time.monotonic() + wait_s
-    long_polls.enter(view.id)
+    long_polls.enter(consumer.id)
     is_waiting, is_more = False, False
     try:
-        messages, is_more = _receive(view, receive_request)
+        messages, is_more = _receive(consumer, receive_request)
         is_waiting = not messages and polls.take(owner, waits=False)
     finally:
         if not is_waiting:
-            long_polls.leave(view.id, is_more=is_more)
+            long_polls.leave(consumer.id, is_more=is_more)
     if messages:
         return messages
     if not is_waiting:
         metrics.POLLS_REFUSED.inc()
         return None
     receive_request = receive_request._replace(resume=False)
-    channel_id = view.channel_id if _takes_new(view, receive_request) else None
+    channel_id = consumer.channel_id if _takes_new(consumer, receive_request) else None
     if defer is None:
-        return _wait(view.id, deadline, channel_id, receive_request, owner)
-    _Deferred(view.id, deadline, channel_id, receive_request, owner, defer()).wait()
+        return _wait(consumer.id, deadline, channel_id, receive_request, owner)
+    _Deferred(consumer.id, deadline, channel_id, receive_request, owner, defer()).wait()
     return []
 
 
@@ -188,7 +188,7 @@ def take_back(consumer_id: int, worker: str, messages: Sequence[ReceivedMessage]
         return
     now = clock.now()
     release.give_back(
-        [one.row for one in messages],
+        [message.row for message in messages],
         owner=leases.owner_of(consumer_id, worker),
         due_at=now,
         now=now,
@@ -215,17 +215,17 @@ def _shares(
 
 
 def _receive(
-    view: ConsumerConfig, receive_request: ReceiveRequest, wakeup: Wakeup | None = None
+    consumer: ConsumerConfig, receive_request: ReceiveRequest, wakeup: Wakeup | None = None
 ) -> tuple[list[ReceivedMessage], bool]:
     """Receive new messages of ``wakeup`` first; return also whether more may be due."""
-    if view.halted or view.mode != "pull":
+    if consumer.halted or consumer.mode != "pull":
         return [], False
     data_encryption.signing_key(leasing.PURPOSE)
-    owner = leases.owner_of(view.id, receive_request.worker)
-    share = _new(view, receive_request, owner, wakeup) if wakeup else NOTHING
+    owner = leases.owner_of(consumer.id, receive_request.worker)
+    share = _new(consumer, receive_request, owner, wakeup) if wakeup else NOTHING
     if not share.rows:
-        share = (_resumed if receive_request.resume else _claimed)(view, receive_request, owner)
-    _note(owner, view.id, receive_request.worker)
+        share = (_resumed if receive_request.resume else _claimed)(consumer, receive_request, owner)
+    _note(owner, consumer.id, receive_request.worker)
     rows = share.rows
     if not rows:
         return [], False
@@ -248,7 +248,7 @@ def _receive(
 
 
 def _new(
-    view: ConsumerConfig, receive_request: ReceiveRequest, owner: int, wakeup: Wakeup
+    consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int, wakeup: Wakeup
 ) -> Share:
     """Fan out and claim new messages in one transaction; notify other receivers of the rest."""
     claimer = DirectClaim(
@@ -257,53 +257,55 @@ def _new(
         lambda counts: {
             key: ClaimAllowance(receive_request.most, receive_request.lease_ms)
             for key in counts
-            if key == view.id
+            if key == consumer.id
         },
     )
-    made = fanout.fan_out_for_receiver(
+    result = fanout.fan_out_for_receiver(
         wakeup.message_ids, os.getpid(), claimer, payloads.select_payloads
     )
-    if made.message_count < len(wakeup.message_ids):
+    if result.message_count < len(wakeup.message_ids):
         wakeup_sender.accepted(*wakeup)
-    if others := made.due.keys() - {view.id}:
-        notify_pumps(others)
-    due = made.due.get(view.id, {}).values()
-    return share(made.claimed, made.payload_rows, is_more=any(at <= claimer.now for at in due))
+    if other_consumers := result.due.keys() - {consumer.id}:
+        notify_pumps(other_consumers)
+    due = result.due.get(consumer.id, {}).values()
+    return share(result.claimed, result.payload_rows, is_more=any(at <= claimer.now for at in due))
 
 
-def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
+def _resumed(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
     """Claim first what the worker holds, which voids the leases of its crashed process."""
-    mine = lease_rows.held(view.id, owner, receive_request.most, clock.now())
-    claim_request = ClaimRequest(view.id, receive_request.most, receive_request.lease_ms, owner)
-    held = take_chosen(mine, claim_request, reclaim=True)
+    held_ids = lease_rows.held(consumer.id, owner, receive_request.most, clock.now())
+    claim_request = ClaimRequest(consumer.id, receive_request.most, receive_request.lease_ms, owner)
+    held = take_chosen(held_ids, claim_request, reclaim=True)
     if len(held.rows) == receive_request.most:
         return held
     more = _claimed(
-        view, receive_request._replace(most=receive_request.most - len(held.rows)), owner
+        consumer, receive_request._replace(most=receive_request.most - len(held.rows)), owner
     )
     return more._replace(rows=held.rows + more.rows, payloads=held.payloads | more.payloads)
 
 
-def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
+def _claimed(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
     """Claim due deliveries; if these are too few, fan out accepted messages and claim again.
 
     A receiver that asks after the response to a publish therefore finds the message.
     """
-    share = _due(view, receive_request, owner)
+    share = _due(consumer, receive_request, owner)
     if len(share.rows) == receive_request.most:
         return share
-    for made in fanout.fan_out_channel(view.channel_id, os.getpid()):
-        if made.due:
-            notify_pumps(made.due)
+    for result in fanout.fan_out_channel(consumer.channel_id, os.getpid()):
+        if result.due:
+            notify_pumps(result.due)
     # Claim even if nothing was waiting: a pump may have fanned it out since the first claim.
-    more = _due(view, receive_request._replace(most=receive_request.most - len(share.rows)), owner)
+    more = _due(
+        consumer, receive_request._replace(most=receive_request.most - len(share.rows)), owner
+    )
     return more._replace(rows=share.rows + more.rows, payloads=share.payloads | more.payloads)
 
 
-def _due(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
+def _due(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
     for _ in range(EMPTY_TRIES):
         claim_request = ClaimRequest(
-            view.id,
+            consumer.id,
             receive_request.most,
             receive_request.lease_ms,
             owner,
@@ -348,15 +350,15 @@ def _note(owner: int, consumer_id: int, worker: str) -> None:
 
 def _contents(share: Share) -> dict[int, Payload]:
     """Return the payload of each message, with large bodies while there is room."""
-    found = {
+    contents = {
         row.message_id: share.payloads.get(row.message_id, payloads.MISSING) for row in share.rows
     }
-    room = MAX_BYTES - sum(payload.size for payload in found.values() if not payload.is_left)
-    for message_id, payload in found.items():
-        if payload.is_left and (payload.size <= room or len(found) == 1):
+    room = MAX_BYTES - sum(payload.size for payload in contents.values() if not payload.is_left)
+    for message_id, payload in contents.items():
+        if payload.is_left and (payload.size <= room or len(contents) == 1):
             room -= payload.size
-            found[message_id] = payloads.load([message_id]).get(message_id, payloads.MISSING)
-    return found
+            contents[message_id] = payloads.load([message_id]).get(message_id, payloads.MISSING)
+    return contents
 
 
 def _opened(
@@ -367,10 +369,10 @@ def _opened(
     for row in rows:
         lacking.setdefault(contents[row.message_id].missing_key, []).append(row)
     whole, now = lacking.pop("", []), clock.now()
-    for key_id, some in lacking.items():
+    for key_id, group in lacking.items():
         due_at = now + timedelta(seconds=registration.change_marker.miss(key_id))
         metrics.UNOPENED.inc(
-            release.give_back(some, owner=owner, due_at=due_at, now=now, slot=os.getpid())
+            release.give_back(group, owner=owner, due_at=due_at, now=now, slot=os.getpid())
         )
     return whole
 
@@ -389,11 +391,11 @@ def _lease(row: ClaimedDelivery, worker: str) -> Lease:
     )
 
 
-def _takes_new(view: ConsumerConfig, receive_request: ReceiveRequest) -> bool:
+def _takes_new(consumer: ConsumerConfig, receive_request: ReceiveRequest) -> bool:
     """Whether a receiver can fan out new messages itself: no other consumer gets them."""
-    if receive_request.sticky or view.ordering or view.halted:
+    if receive_request.sticky or consumer.ordering or consumer.halted:
         return False
-    channel = config_cache.channel(view.channel_slug, refresh=False)
+    channel = config_cache.channel(consumer.channel_slug, refresh=False)
     return channel is not None and len(channel.consumers) == 1
 
 
@@ -426,11 +428,11 @@ def _scan(
     messages: list[ReceivedMessage] = []
     try:
         while not long_polls.is_over_for(receiver):
-            view = config_cache.consumers().get(receiver.consumer_id)
-            if view is None or view.mode != "pull":
+            consumer = config_cache.consumers().get(receiver.consumer_id)
+            if consumer is None or consumer.mode != "pull":
                 break
             wakeup, receiver.wakeup = receiver.wakeup, None
-            messages, is_more = _receive(view, receive_request, wakeup)
+            messages, is_more = _receive(consumer, receive_request, wakeup)
             if messages:
                 if receiver.cause is not None:
                     metrics.RESUMED.labels(receiver.cause.value).inc()
@@ -477,10 +479,10 @@ class _Deferred:
         messages: list[ReceivedMessage] = []
         try:
             # At-most-once deliveries are settled only once the client is known to be connected.
-            found = _scan(self._receiver, self._request._replace(settled=False))
-            if found is None:
+            received = _scan(self._receiver, self._request._replace(settled=False))
+            if received is None:
                 return
-            messages = found
+            messages = received
         except Exception:
             # The worker gets an empty response, and the error when it asks again.
             logger.exception("a waiting receive call cannot be answered")
@@ -497,7 +499,8 @@ class _Deferred:
     def _settle(self, messages: Sequence[ReceivedMessage]) -> None:
         if self._request.settled and messages:
             leasing.end(
-                [_lease(one.row, self._request.worker) for one in messages], Outcome.DELIVERED
+                [_lease(message.row, self._request.worker) for message in messages],
+                Outcome.DELIVERED,
             )
 
 

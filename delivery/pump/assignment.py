@@ -86,7 +86,7 @@ class ReadyConsumers:
 
     def note(self, queue: ConsumerQueue) -> None:
         """Must be called for every change that may let this queue claim, or claim sooner."""
-        consumer_id = queue.view.id
+        consumer_id = queue.consumer.id
         if self._queues.get(consumer_id) is queue:
             self._changed[consumer_id] = queue
 
@@ -124,11 +124,11 @@ class ReadyConsumers:
         if from_below:
             for level in reversed(LEVELS):
                 self._gather(level, now, ticks, admits, most // 2, picks)
-        known = {pick.queue.view.id for pick in picks}
+        picked = {pick.queue.consumer.id for pick in picks}
         for level in LEVELS:
-            self._gather(level, now, ticks, admits, most, picks, known)
+            self._gather(level, now, ticks, admits, most, picks, picked)
         self._more = self._more and bool(picks)
-        return sorted(picks, key=lambda pick: (-pick.level, pick.status)) if known else picks
+        return sorted(picks, key=lambda pick: (-pick.level, pick.status)) if picked else picks
 
     def wake_at(self) -> float | None:
         """Return when to check again, in Unix seconds; None if only an event changes anything."""
@@ -144,7 +144,7 @@ class ReadyConsumers:
         admits: Admits,
         most: int,
         picks: list[Pick],
-        known: frozenset[int] | set[int] = frozenset(),
+        picked: frozenset[int] | set[int] = frozenset(),
     ) -> None:
         for status in QUEUE_STATUSES:
             place = self._waiting[level, status]
@@ -154,8 +154,8 @@ class ReadyConsumers:
                 if len(picks) >= most:
                     self._more = True
                     return
-                consumer_id = queue.view.id
-                if consumer_id in known:
+                consumer_id = queue.consumer.id
+                if consumer_id in picked:
                     continue
                 if queue.place(now, ticks) != (level, status):
                     self._changed[consumer_id] = queue  # its status changed: sort it in again
@@ -193,13 +193,13 @@ class ReadyConsumers:
                 self._waiting[place][consumer_id] = queue
             # A more urgent delivery that is due later changes its place at that time.
             level, _ = place
-            if rises := [due for known, due in queue.due.items() if known > level]:
+            if rises := [due for priority, due in queue.due.items() if priority > level]:
                 self._wake_later(consumer_id, (min(rises) - LEAD).timestamp())
 
     def _sleep(self, queue: ConsumerQueue, at: float | None) -> None:
-        self._leave(queue.view.id)
+        self._leave(queue.consumer.id)
         if at is not None:
-            self._wake_later(queue.view.id, at)
+            self._wake_later(queue.consumer.id, at)
 
     def _wake_later(self, consumer_id: int, at: float) -> None:
         if at < self._until.get(consumer_id, float("inf")):
@@ -232,7 +232,7 @@ class Assignment:
         self._recount_at = 0.0
         self._awaited_until = 0.0
         """Until when (`time.monotonic`) counting waits for pumps with old configuration."""
-        self._known: Mapping[int, ConsumerConfig] = {}
+        self._all_consumers: Mapping[int, ConsumerConfig] = {}
         """All consumers at the last refresh, with their full limits."""
         self._basis: object = None
         self._members: set[int] = set()
@@ -259,35 +259,37 @@ class Assignment:
         version, claimers = raw.read_all([(ConfigVersion.CURRENT, []), registration.claimers()])
         number = config_cache.refresh(number=ConfigVersion.of(version))
         me = KeyHolder(self.generation, keyring().ids, frozenset(self._missing))
-        others = (KeyHolder.of(*row) for row in claimers)
-        self._pumps = [me, *(one for one in others if one.generation != self.generation)]
+        other_pumps = (KeyHolder.of(*row) for row in claimers)
+        self._pumps = [me, *(pump for pump in other_pumps if pump.generation != self.generation)]
         members = recipients.able(self._pumps, data_encryption.encrypting_key_id())
         basis = (number, frozenset(members))
         if basis == self._basis:
             return False
         all_consumers = config_cache.consumers()
         shares = _shares(all_consumers.values(), members, self.generation)
-        views = {key: _part(all_consumers[key], share) for key, share in shares.items()}
-        for consumer_id in self.queues.keys() - views.keys():
+        consumers = {key: _part(all_consumers[key], share) for key, share in shares.items()}
+        for consumer_id in self.queues.keys() - consumers.keys():
             self._former[consumer_id] = self.queues.pop(consumer_id)
             self.ready_consumers.forget(consumer_id)
             self._saved.pop(consumer_id, None)  # save what is known for its next pump
         self._former = {key: queue for key, queue in self._former.items() if queue.in_flight}
         # These are examined first: nothing is known of their waiting deliveries.
-        fresh = [key for key in views if key not in self.queues or self.queues[key].view.halted]
+        fresh = [
+            key for key in consumers if key not in self.queues or self.queues[key].consumer.halted
+        ]
         self._unexamined = [*fresh, *self._unexamined]
-        ours = views.keys() - self.queues.keys()
+        ours = consumers.keys() - self.queues.keys()
         moved = ours | {key for key, queue in self.queues.items() if queue.share != shares[key]}
         circuits = consumer_health.load(ours)
-        for consumer_id, view in views.items():
-            self._adopt(view, shares[consumer_id], circuits.get(consumer_id, Circuit()))
+        for consumer_id, consumer in consumers.items():
+            self._adopt(consumer, shares[consumer_id], circuits.get(consumer_id, Circuit()))
         if members == self._members:
             # Consumers registered since the last refresh had no pump before.
-            moved &= self._known.keys()
+            moved &= self._all_consumers.keys()
             if moved:
                 self._awaited_until = time.monotonic() + confirmation.FENCE_S
         self._assume_moved(moved)
-        self._known, self._members = all_consumers, members
+        self._all_consumers, self._members = all_consumers, members
         self._basis, self.number = basis, number
         self.recount()
         return True
@@ -311,10 +313,10 @@ class Assignment:
         now = clock.now().timestamp()
         for consumer_id in consumer_ids:
             queue = self.queues[consumer_id]
-            queue.elsewhere = queue.view.max_in_flight  # until it is counted
-            if queue.view.rate:
+            queue.elsewhere = queue.consumer.max_in_flight  # until it is counted
+            if queue.consumer.rate:
                 # Assume that the former pump has just used up the rate limit.
-                queue.arrival = now + queue.view.rate.tolerance + queue.view.rate.interval
+                queue.arrival = now + queue.consumer.rate.tolerance + queue.consumer.rate.interval
             self._moved.add(consumer_id)
             self._recount_at = 0.0
 
@@ -336,11 +338,11 @@ class Assignment:
                 self._recount_at = time.monotonic() + FOLLOW_POLL_S
                 return
             self._awaited_until = 0.0
-        mine = self._moved & self.queues.keys()
-        held = lease_rows.elsewhere(mine, self.generation, clock.now())
+        moved = self._moved & self.queues.keys()
+        held = lease_rows.elsewhere(moved, self.generation, clock.now())
         counts = {key: beyond for key in held if (beyond := self._beyond(key, held[key]))}
-        circuits = consumer_health.load(mine)
-        for consumer_id in mine:
+        circuits = consumer_health.load(moved)
+        for consumer_id in moved:
             queue = self.queues[consumer_id]
             queue.elsewhere = counts.get(consumer_id, 0)
             if consumer_id not in self._unsaved:
@@ -350,17 +352,20 @@ class Assignment:
         self._recount_at = time.monotonic() + RECOUNT_S
 
     def _beyond(self, consumer_id: int, held: Mapping[int, int]) -> int:
-        share, total = self.queues[consumer_id].share, self._known[consumer_id].max_in_flight
+        share, total = (
+            self.queues[consumer_id].share,
+            self._all_consumers[consumer_id].max_in_flight,
+        )
         return sum(max(0, count - share.of(total, pump)) for pump, count in held.items())
 
     def is_shared(self, consumer_id: int) -> bool:
         """Whether other pumps serve this consumer as well."""
         return not self.queues[consumer_id].share.is_all
 
-    def view(self, consumer_id: int) -> ConsumerConfig | None:
+    def consumer(self, consumer_id: int) -> ConsumerConfig | None:
         """Return the consumer's current configuration, or None if it does not exist."""
         queue = self.queues.get(consumer_id)
-        return queue.view if queue else config_cache.consumers().get(consumer_id)
+        return queue.consumer if queue else config_cache.consumers().get(consumer_id)
 
     def expect(self, consumer_id: int, due_at: datetime, level: int | None = None) -> bool:
         """Record that a consumer has a delivery due; return False if only other pumps serve it.
@@ -391,10 +396,10 @@ class Assignment:
         turn = self._unexamined or list(self.queues)
         chosen, self._unexamined = turn[:DISCOVER_AT_ONCE], turn[DISCOVER_AT_ONCE:]
         queues = [self.queues[key] for key in chosen if key in self.queues]
-        callable_now = [queue for queue in queues if not queue.view.halted]
-        found = due_times.by_priority(queue.view.id for queue in callable_now)
+        callable_now = [queue for queue in queues if not queue.consumer.halted]
+        due = due_times.by_priority(queue.consumer.id for queue in callable_now)
         for queue in callable_now:
-            queue.due = found.get(queue.view.id, {})
+            queue.due = due.get(queue.consumer.id, {})
             self.ready_consumers.note(queue)
         rest_s = DISCOVER_SHARE * (time.monotonic() - started)
         return rest_s if self._unexamined else max(poll_s, rest_s)
@@ -424,7 +429,7 @@ class Assignment:
             queue.last_failed = claimed.id
         instant = now.timestamp()
         queue.circuit = _next_circuit(queue.circuit, answer, instant)
-        self._unsaved[queue.view.id] = (queue, answer)
+        self._unsaved[queue.consumer.id] = (queue, answer)
 
     def save(self) -> None:
         """Save changes that people or another pump need now, and the others every few seconds."""
@@ -462,54 +467,54 @@ class Assignment:
         lasting = since is not None and since < failing_before.timestamp()
         with confirmation.unconfirmed():
             if gone:
-                consumer_health.disable(queue.view.id, reason="It answered 410 Gone.", now=now)
+                consumer_health.disable(queue.consumer.id, reason="It answered 410 Gone.", now=now)
             elif lasting and failures >= DISABLE_FAILURES:
                 reason = f"Its last {failures} attempts failed, over more than {days} days."
                 consumer_health.disable(
-                    queue.view.id, reason=reason, now=now, active_since=failing_before
+                    queue.consumer.id, reason=reason, now=now, active_since=failing_before
                 )
 
-    def _adopt(self, view: ConsumerConfig, share: Share, circuit: Circuit) -> None:
-        queue = self.queues.get(view.id)
+    def _adopt(self, consumer: ConsumerConfig, share: Share, circuit: Circuit) -> None:
+        queue = self.queues.get(consumer.id)
         if queue is None:
-            arrival = _arrival(view)
-            queue = ConsumerQueue(view, circuit, share, arrival=arrival)
-            if former := self._former.pop(view.id, None):
+            arrival = _arrival(consumer)
+            queue = ConsumerQueue(consumer, circuit, share, arrival=arrival)
+            if former := self._former.pop(consumer.id, None):
                 # The same object, because its open requests will be subtracted from it.
-                former.view, former.circuit = view, circuit
+                former.consumer, former.circuit = consumer, circuit
                 former.share, former.arrival, former.due = share, arrival, {}
                 queue = former
-            self.queues[view.id] = queue
+            self.queues[consumer.id] = queue
             return
-        if queue.view.halted and not view.halted:
+        if queue.consumer.halted and not consumer.halted:
             # A person has activated it again: forget its failures.
             queue.circuit = Circuit()
             queue.ready_at = 0.0
-        queue.view, queue.share = view, share
+        queue.consumer, queue.share = consumer, share
         self.ready_consumers.note(queue)
 
 
 def _shares(
-    views: Iterable[ConsumerConfig], members: set[int], generation: int
+    consumers: Iterable[ConsumerConfig], members: set[int], generation: int
 ) -> dict[int, Share]:
     """Return this pump's share of each push consumer that it serves."""
     shares = {}
-    for view in views:
-        if view.mode != "push":
+    for consumer in consumers:
+        if consumer.mode != "push":
             continue
-        owners = recipients.owners(view.id, members, view.pump_count)
+        owners = recipients.owners(consumer.id, members, consumer.pump_count)
         if generation in owners:
-            shares[view.id] = Share(owners.index(generation), owners)
+            shares[consumer.id] = Share(owners.index(generation), owners)
     return shares
 
 
-def _part(view: ConsumerConfig, share: Share) -> ConsumerConfig:
+def _part(consumer: ConsumerConfig, share: Share) -> ConsumerConfig:
     """Return the consumer with this pump's share of its limits."""
     if share.is_all:
-        return view
+        return consumer
     place, count = share.place, len(share.owners)
-    burst = recipients.part(view.rate.burst, place, count) if view.rate else 0
-    return view.within(recipients.part(view.max_in_flight, place, count), burst, count)
+    burst = recipients.part(consumer.rate.burst, place, count) if consumer.rate else 0
+    return consumer.within(recipients.part(consumer.max_in_flight, place, count), burst, count)
 
 
 def _next_circuit(circuit: Circuit, answer: Response, instant: float) -> Circuit:
@@ -537,6 +542,6 @@ def _differs(circuit: Circuit, saved: Circuit) -> bool:
     return circuit.state != saved.state or failing[0] != failing[1]
 
 
-def _arrival(view: ConsumerConfig) -> float:
+def _arrival(consumer: ConsumerConfig) -> float:
     """Start a new owner without a burst, which the former one may just have used."""
-    return 0.0 if view.rate is None else clock.now().timestamp() + view.rate.tolerance
+    return 0.0 if consumer.rate is None else clock.now().timestamp() + consumer.rate.tolerance

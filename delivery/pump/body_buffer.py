@@ -50,7 +50,7 @@ class BodyBuffer:
         """
         early = [(row, queue) for row, queue in claimed if row.due_at > now]
         self.next_at = min((row.due_at for row, _ in early), default=None)
-        tried, waiting = _apart([it for it in claimed if it[0].due_at <= now], now)
+        tried, waiting = _apart([pair for pair in claimed if pair[0].due_at <= now], now)
         waiting += early
         payload_rows = self._cache.load(row.message_id for row, _ in tried)
         going: Loaded = []
@@ -59,12 +59,12 @@ class BodyBuffer:
         for row, queue in tried:
             payload = payload_rows.get(row.message_id)
             size = payload.size if payload else 0
-            mine = queue.body_bytes + coming.get(queue.view.id, 0)
-            fits = mine + size <= queue.most_bytes and total + size <= conf().pump_body_bytes
-            if mine and not fits and not is_late(row, queue, now):
+            queue_bytes = queue.body_bytes + coming.get(queue.consumer.id, 0)
+            fits = queue_bytes + size <= queue.most_bytes and total + size <= conf().pump_body_bytes
+            if queue_bytes and not fits and not is_late(row, queue, now):
                 waiting.append((row, queue))
                 continue
-            coming[queue.view.id] = mine + size - queue.body_bytes
+            coming[queue.consumer.id] = queue_bytes + size - queue.body_bytes
             total += size
             going.append((row, queue, payload))
         # One at a time: each result is in memory twice, as read and as decrypted.
@@ -89,7 +89,7 @@ class BodyBuffer:
 
 def is_late(row: ClaimedDelivery, queue: ConsumerQueue, now: datetime) -> bool:
     """Whether an attempt that begins now might outlive its lease."""
-    return now + timedelta(milliseconds=queue.view.timeout_ms) > row.lease_until
+    return now + timedelta(milliseconds=queue.consumer.timeout_ms) > row.lease_until
 
 
 def _apart(claimed: Pairs, now: datetime) -> tuple[Pairs, Pairs]:

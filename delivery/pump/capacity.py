@@ -92,13 +92,13 @@ class CapacityPlanner:
         picks = self._assignment.ready_consumers.gather(
             now, time.monotonic(), self._admits, most, from_below=oldest_first
         )
-        config_cache.prepare_signers([pick.queue.view.id for pick in picks])
+        config_cache.prepare_signers([pick.queue.consumer.id for pick in picks])
         picks = [pick for pick in picks if isinstance(self.signer(pick.queue), Signer)]
         self._claims += bool(picks)  # a claim that finds nothing does not count
         self.batch = min(free, batch)
         return [
             ClaimRequest(
-                queue.view.id,
+                queue.consumer.id,
                 limit,
                 _lease_ms(queue),
                 owner,
@@ -153,20 +153,20 @@ class CapacityPlanner:
             self._fanout_consumers = list(counts)
         self._free = free
         queues, ticks = self._assignment.queues, time.monotonic()
-        mine = [queues[consumer_id] for consumer_id in counts if consumer_id in queues]
-        config_cache.prepare_signers([queue.view.id for queue in mine])
+        candidates = [queues[consumer_id] for consumer_id in counts if consumer_id in queues]
+        config_cache.prepare_signers([queue.consumer.id for queue in candidates])
         picks = []
-        for queue in mine:
+        for queue in candidates:
             if queue.top_due(now) >= min_priority or not isinstance(self.signer(queue), Signer):
                 continue
             status = queue.status(ticks)
             room = min(queue.capacity(now), self._admits(status, queue.in_flight))
             if room > 0:
                 picks.append(Pick(queue, 0, room, status))
-        others = self._assignment.ready_consumers.waiting_count if leaves_room else 0
+        waiting_count = self._assignment.ready_consumers.waiting_count if leaves_room else 0
         return {
-            queue.view.id: ClaimAllowance(limit, _lease_ms(queue))
-            for queue, limit, _ in shares(picks, free, CLAIM_BATCH, others)
+            queue.consumer.id: ClaimAllowance(limit, _lease_ms(queue))
+            for queue, limit, _ in shares(picks, free, CLAIM_BATCH, waiting_count)
         }
 
     def ready_at_once(self, consumers: Mapping[int, Collection[int]], now: datetime) -> list[int]:
@@ -176,14 +176,18 @@ class CapacityPlanner:
         as it is known.
         """
         wanted = set(chain.from_iterable(consumers.values()))
-        others = wanted - self._assignment.queues.keys()
-        unfinished = Counter.unfinished(others) if others else {}
+        elsewhere = wanted - self._assignment.queues.keys()
+        unfinished = Counter.unfinished(elsewhere) if elsewhere else {}
         ticks = time.monotonic()
-        idle = {key for key in others if not unfinished.get(key)}
-        for consumer_id in wanted - others:
+        idle = {key for key in elsewhere if not unfinished.get(key)}
+        for consumer_id in wanted - elsewhere:
             if self._assignment.queues[consumer_id].is_idle(now, ticks):
                 idle.add(consumer_id)
-        return [key for key, some in consumers.items() if some and idle.issuperset(some)]
+        return [
+            key
+            for key, consumer_ids in consumers.items()
+            if consumer_ids and idle.issuperset(consumer_ids)
+        ]
 
     def wake_at(self, free: int) -> float | None:
         """Return when the next ready consumer must be checked, in Unix seconds."""
@@ -192,16 +196,16 @@ class CapacityPlanner:
     def signer(self, queue: ConsumerQueue) -> Signer | Unreadable:
         """Return the consumer's decrypted secrets, or the error; then the consumer is paused."""
         try:
-            if queue.view.ack:
+            if queue.consumer.ack:
                 data_encryption.signing_key(callbacks.PURPOSE)  # for the acknowledgement URL
-            return config_cache.signer(queue.view.id)
+            return config_cache.signer(queue.consumer.id)
         except KeyMissing as error:
             self._assignment.miss(error.key_id)
             self._assignment.suspend(queue)
             return error
         except Unreadable as error:
             logger.error(
-                "secrets of consumer %s cannot be decrypted: %s", queue.view.client_id, error
+                "secrets of consumer %s cannot be decrypted: %s", queue.consumer.client_id, error
             )
             self._assignment.suspend(queue)
             return error
@@ -253,10 +257,10 @@ class Share(NamedTuple):
     """Whether the consumer could take more than this limit."""
 
 
-def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list[Share]:
+def shares(picks: Sequence[Pick], free: int, most: int, waiting_count: int = 0) -> list[Share]:
     """Divide ``free`` requests among ``picks``, most urgent first.
 
-    ``others`` is the number of further consumers that wait. Consumers of one priority share
+    ``waiting_count`` is the number of further consumers that wait. Consumers of one priority share
     ``most``, the size of one claim. The shares may add up to more; the claim then prefers the most
     urgent rows.
     """
@@ -265,7 +269,7 @@ def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list
     shared = []
     for queue, level, room, status in picks:
         room = min(room, admits(status, queue.in_flight, free))
-        limit = min(room, max(1, most // (by_level[level] + others)))
+        limit = min(room, max(1, most // (by_level[level] + waiting_count)))
         if limit > 0:
             free -= limit
             shared.append(Share(queue, limit, may_take_more=limit < room))
@@ -273,4 +277,4 @@ def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list
 
 
 def _lease_ms(queue: ConsumerQueue) -> int:
-    return queue.view.timeout_ms + conf().lease_grace_ms
+    return queue.consumer.timeout_ms + conf().lease_grace_ms

@@ -64,21 +64,21 @@ def wait() -> None:
     pause = FIRST_S
     try:
         number = ConfigVersion.current()
-        if not (known := _behind(number)):
+        if not (before := _behind(number)):
             return
         if conf().wake:
             wakeup_sender.changed()
-        while (behind := _behind(number)) and (left := end - time.monotonic()) > 0:
-            time.sleep(min(pause, left))
+        while (behind := _behind(number)) and (remaining_s := end - time.monotonic()) > 0:
+            time.sleep(min(pause, remaining_s))
             pause = min(2 * pause, MAX_S)
         # Do not wait again for a pump that is still silent: before it begins anything it must send
         # its next heartbeat and check the configuration.
-        _here.silent = {key: at for key, at in behind.items() if known.get(key) == at}
+        _here.silent = {key: at for key, at in behind.items() if before.get(key) == at}
     except DatabaseFailure as failure:
         logger.warning("cannot check whether all pumps have read a change: %s", failure)
         time.sleep(max(0.0, end - time.monotonic()))
 
 
 def _behind(number: int) -> dict[int, datetime]:
-    found = registration.behind(number)
-    return {key: at for key, at in found.items() if _here.silent.get(key) != at}
+    behind = registration.behind(number)
+    return {key: at for key, at in behind.items() if _here.silent.get(key) != at}

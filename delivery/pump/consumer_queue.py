@@ -48,7 +48,7 @@ QUEUE_STATUSES = tuple(QueueStatus)
 class ConsumerQueue:
     """One consumer's state in the memory of a pump that owns it, or a share of it."""
 
-    view: ConsumerConfig
+    consumer: ConsumerConfig
     """The configuration, with this pump's share of the limits if several pumps serve it."""
     circuit: Circuit
     share: Share = ALONE
@@ -121,13 +121,13 @@ class ConsumerQueue:
     def answered(self, seconds: float, ticks: float) -> None:
         """Record a response time."""
         seconds = min(seconds, MAX_S)
-        known = self.answer_s
-        self.answer_s = seconds if known is None else known + (seconds - known) / RECENT
+        mean_s = self.answer_s
+        self.answer_s = seconds if mean_s is None else mean_s + (seconds - mean_s) / RECENT
         self.answered_at = ticks
 
     def capacity(self, now: datetime) -> int:
         """Return how many deliveries may be claimed now, if there are as many."""
-        if self.view.halted:
+        if self.consumer.halted:
             return 0
         instant = now.timestamp()
         if instant < self.ready_at:
@@ -144,16 +144,16 @@ class ConsumerQueue:
     def add_claimed(self, count: int, now: datetime) -> None:
         """Record ``count`` claimed deliveries."""
         self.in_flight += count
-        if self.view.rate:
+        if self.consumer.rate:
             for _ in range(count):
-                _, self.arrival, _ = decide(self.arrival, now.timestamp(), self.view.rate)
+                _, self.arrival, _ = decide(self.arrival, now.timestamp(), self.consumer.rate)
 
-    def record_claim(self, count: int, left: Mapping[int, datetime], now: datetime) -> None:
+    def record_claim(self, count: int, still_due: Mapping[int, datetime], now: datetime) -> None:
         """Record a claim: how many rows it got, and what it left due of each priority."""
         for level in self.due_levels(now):
             del self.due[level]
-        self.due |= left
-        if left and not count:
+        self.due |= still_due
+        if still_due and not count:
             self.ready_at = now.timestamp() + BUSY_S  # another worker holds its rows
 
     def set_next_due(self, due: Mapping[int, datetime], now: datetime) -> None:
@@ -164,14 +164,14 @@ class ConsumerQueue:
 
     def expect(self, due_at: datetime, level: int | None = None) -> None:
         """Record that a delivery of a priority is due at this time; None: any priority."""
-        for known in LEVELS if level is None else (level,):
-            if (at := self.due.get(known)) is None or due_at < at:
-                self.due[known] = due_at
+        for priority in LEVELS if level is None else (level,):
+            if (at := self.due.get(priority)) is None or due_at < at:
+                self.due[priority] = due_at
 
     def wake_at(self) -> float | None:
         """Return when to check again, in Unix seconds; None if only an event changes anything."""
         full = 1 if self.circuit.state != breaker.CLOSED else self._most()
-        if self.view.halted or not self.due or self.in_flight + self.elsewhere >= full:
+        if self.consumer.halted or not self.due or self.in_flight + self.elsewhere >= full:
             return None
         waits = [(min(self.due.values()) - LEAD).timestamp(), self.ready_at]
         if self.circuit.next_probe_at is not None and self.circuit.state != breaker.CLOSED:
@@ -193,14 +193,14 @@ class ConsumerQueue:
     def _most(self) -> int:
         """Most requests that may be in flight to it; fewer if its bodies are large."""
         fitting = int(self.most_bytes / max(self.usual_bytes, 1.0))
-        return min(self.view.max_in_flight, max(1, fitting))
+        return min(self.consumer.max_in_flight, max(1, fitting))
 
     def _within_rate(self, room: int, instant: float) -> int:
-        if self.view.rate is None:
+        if self.consumer.rate is None:
             return room
         arrival, allowed = self.arrival, 0
         while allowed < room:
-            fits, arrival, retry_after = decide(arrival, instant, self.view.rate)
+            fits, arrival, retry_after = decide(arrival, instant, self.consumer.rate)
             if not fits:
                 self.ready_at = instant + retry_after if allowed == 0 else self.ready_at
                 break

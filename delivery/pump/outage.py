@@ -54,13 +54,13 @@ class Outages:
         if answer.status is not None:
             queue.has_answered = True
             if self._failed:
-                host = _host(queue.view.url)
+                host = _host(queue.consumer.url)
                 self._failed.pop(host, None)
                 _put_last(self._answered, host, time.monotonic())
             return answer
         if answer.outcome not in _UNANSWERED or not queue.has_answered:
             return answer
-        now, host = time.monotonic(), _host(queue.view.url)
+        now, host = time.monotonic(), _host(queue.consumer.url)
         self._answered.pop(host, None)
         _put_last(self._failed, host, now)
         if not self._is_outage(now):

@@ -145,11 +145,11 @@ class Pump:
         self.assignment.recount()
         if self.is_backlog:
             self._send_at_once()
-        found = self._fan_out(now)
+        handled = self._fan_out(now)
         self._send_at_once()
-        found += self._claim(now)
+        handled += self._claim(now)
         ended = time.monotonic()
-        if found >= MUCH:
+        if handled >= MUCH:
             self.next_scan = ended + min(ended - began, REST_S)
 
     def _is_adrift(self) -> bool:
@@ -183,10 +183,10 @@ class Pump:
         """Wait for requests in flight, then give claimed deliveries back without charging them."""
         end = time.monotonic() + seconds
         ignoring_outage(lambda: registration.stop_claiming(self.held))
-        while self.open and (left := end - time.monotonic()) > 0:
+        while self.open and (remaining_s := end - time.monotonic()) > 0:
             if time.monotonic() >= self.membership.next_beat:
                 ignoring_outage(self._beat)
-            self._wait(min(left, 0.1))
+            self._wait(min(remaining_s, 0.1))
             ignoring_outage(self._record)
         self._return_claims(self.claimed, STOPPED)
         self.claimed = []
@@ -211,22 +211,28 @@ class Pump:
     def _recall(self) -> None:
         """Give back unsent deliveries that may no longer be sent, or not as they are."""
         rows = [row for row, _ in self.claimed] + [row for row, *_ in self.open.values()]
-        views = {key: self.assignment.view(key) for key in {row.consumer_id for row in rows}}
+        consumers = {
+            key: self.assignment.consumer(key) for key in {row.consumer_id for row in rows}
+        }
         held = key_queue.paused((row.consumer_id, row.ordering_key) for row in rows)
 
         def may_go(row: ClaimedDelivery) -> bool:
-            view = views[row.consumer_id]
+            consumer = consumers[row.consumer_id]
             is_held = (row.consumer_id, row.ordering_key) in held
-            return not (view is None or view.halted or is_held)
+            return not (consumer is None or consumer.halted or is_held)
 
         def has_changed(ticket: int) -> bool:
-            row, _, view, *_ = self.open[ticket]
-            return not may_go(row) or views[row.consumer_id] != view
+            row, _, consumer, *_ = self.open[ticket]
+            return not may_go(row) or consumers[row.consumer_id] != consumer
 
-        mine = self.assignment.queues
-        gone = [it for it in self.claimed if it[0].consumer_id not in mine or not may_go(it[0])]
+        queues = self.assignment.queues
+        gone = [
+            pair
+            for pair in self.claimed
+            if pair[0].consumer_id not in queues or not may_go(pair[0])
+        ]
         if gone:
-            self.claimed = [it for it in self.claimed if it not in gone]
+            self.claimed = [pair for pair in self.claimed if pair not in gone]
             self._return_claims(gone, CHANGED)
         for ticket in self.sender.recall(has_changed):
             self._finish(ticket, Outcome.INTERRUPTED, CHANGED)
@@ -254,7 +260,7 @@ class Pump:
         claimer = self.capacity_planner.claimer(self.held.generation, now, self._free)
         self.fan_outs += 1
         oldest_first = self.fan_outs % FAN_OUT_GUARD == 0
-        made = fanout.fan_out(
+        result = fanout.fan_out(
             limit,
             self.held.ordinal,
             claimer,
@@ -263,43 +269,43 @@ class Pump:
             oldest_first=oldest_first,
             is_backlog=self.is_backlog,
         )
-        self._handle_fanout(made, now)
-        self.is_backlog = made.is_backlog
-        if not made.is_backlog:
+        self._handle_fanout(result, now)
+        self.is_backlog = result.is_backlog
+        if not result.is_backlog:
             self.backlog_priority = 0
-        elif made.message_count and not oldest_first:
-            self.backlog_priority = made.priority
-        self.min_priority = min((row.priority for row in made.claimed), default=self.min_priority)
-        if made.more:
+        elif result.message_count and not oldest_first:
+            self.backlog_priority = result.priority
+        self.min_priority = min((row.priority for row in result.claimed), default=self.min_priority)
+        if result.more:
             self.accepted_hint = True
-        if made.oldest_accepted_at is not None and not hinted:
-            late = (now - made.oldest_accepted_at).total_seconds() * 1000
+        if result.oldest_accepted_at is not None and not hinted:
+            late = (now - result.oldest_accepted_at).total_seconds() * 1000
             if late > conf().rational_delay_ms:
-                metrics.SWEEP_ROWS.labels("message").inc(made.message_count)
+                metrics.SWEEP_ROWS.labels("message").inc(result.message_count)
         if poll:
             self.next_poll = time.monotonic() + self.assignment.discover(conf().poll_ms / 1000)
-        return made.message_count
+        return result.message_count
 
-    def _handle_fanout(self, made: FanoutResult, now: datetime) -> None:
+    def _handle_fanout(self, result: FanoutResult, now: datetime) -> None:
         """Keep what a fan-out claimed, and notify the processes that serve the rest."""
-        self._keep_claimed(made.claimed, now)
-        self.body_buffer.add(made.payload_rows, made.claimed)
-        if not made.due.keys() <= self.assignment.queues.keys() and self.assignment.is_behind():
+        self._keep_claimed(result.claimed, now)
+        self.body_buffer.add(result.payload_rows, result.claimed)
+        if not result.due.keys() <= self.assignment.queues.keys() and self.assignment.is_behind():
             self._beat()  # so that a new consumer does not wait for the next heartbeat
-        others = {
+        elsewhere = {
             key
-            for key, due in made.due.items()
+            for key, due in result.due.items()
             for priority, due_at in due.items()
             if not self.assignment.expect(key, due_at, priority) or self.assignment.is_shared(key)
         }
-        if others and conf().wake:
-            views = config_cache.consumers()
-            pulling = {key for key in others if pulls(views.get(key))}
-            wakeup_sender.due(others - pulling, but=self.held.generation)
+        if elsewhere and conf().wake:
+            consumers = config_cache.consumers()
+            pulling = {key for key in elsewhere if pulls(consumers.get(key))}
+            wakeup_sender.due(elsewhere - pulling, but=self.held.generation)
             if pulling:
                 self._read_wakeups()  # for receivers that began to wait before the fan-out
                 soon = now + SOON
-                due = [key for key in pulling if min(made.due[key].values()) <= soon]
+                due = [key for key in pulling if min(result.due[key].values()) <= soon]
                 wakeup_sender.receivers(self.waiting.of(due))
 
     def _send_at_once(self) -> None:
@@ -328,9 +334,9 @@ class Pump:
             self._fan_out_at_once(urgent[:AT_ONCE], now, present + 1)
         if not has_slow:
             return
-        others = sorted(new.keys() - urgent)
-        if others and (self.is_backlog or len(others) <= AT_ONCE):
-            self._fan_out_at_once(others[-MAX_EXAMINED:], now, present, only_idle=True)
+        ordinary = sorted(new.keys() - urgent)
+        if ordinary and (self.is_backlog or len(ordinary) <= AT_ONCE):
+            self._fan_out_at_once(ordinary[-MAX_EXAMINED:], now, present, only_idle=True)
 
     def _fan_out_at_once(
         self, message_ids: list[int], now: datetime, min_priority: int, *, only_idle: bool = False
@@ -348,15 +354,15 @@ class Pump:
                 ready = planner.ready_at_once(consumers, now) if only_idle else list(consumers)
                 return ready[:AT_ONCE]
 
-            made = fanout.fan_out_past_backlog(message_ids, slot, claimer, select, choose)
+            result = fanout.fan_out_past_backlog(message_ids, slot, claimer, select, choose)
         else:
             for key in message_ids:
                 del self.notified[key]
-            made = fanout.fan_out(AT_ONCE, slot, claimer, message_ids, select)
-        if made.message_count:
-            if made.claimed:
+            result = fanout.fan_out(AT_ONCE, slot, claimer, message_ids, select)
+        if result.message_count:
+            if result.claimed:
                 self.capacity_planner.take_small_steps()
-            self._handle_fanout(made, now)
+            self._handle_fanout(result, now)
             self._send_claimed()
 
     def _claim(self, now: datetime) -> int:
@@ -373,7 +379,9 @@ class Pump:
         self.body_buffer.prepare(taken.rows, now)
         for request in requests:
             queue = self.assignment.queues[request.consumer_id]
-            queue.record_claim(counts[queue.view.id], taken.left.get(queue.view.id, {}), now)
+            queue.record_claim(
+                counts[queue.consumer.id], taken.still_due.get(queue.consumer.id, {}), now
+            )
             self.assignment.ready_consumers.note(queue)
         self.assignment.read_next_due(taken.drained, now)
         return len(taken.rows)
@@ -408,7 +416,7 @@ class Pump:
         now = clock.now()
         # No database query from here on: either all of them begin, or none has.
         self.claimed = waiting
-        loaded.sort(key=lambda it: -it[0].priority)
+        loaded.sort(key=lambda entry: -entry[0].priority)
         for row, queue, payload in loaded:
             signer = signers[row.consumer_id]
             if missing := _missing_key(signer, payload):
@@ -433,7 +441,7 @@ class Pump:
         self, row: ClaimedDelivery, queue: ConsumerQueue, payload: Payload | None = None
     ) -> int:
         ticket, size = next(self.tickets), payload.size if payload else 0
-        self.open[ticket] = (row, queue, queue.view, datetime.now(UTC), size)
+        self.open[ticket] = (row, queue, queue.consumer, datetime.now(UTC), size)
         queue.began[ticket] = time.monotonic()
         self.body_buffer.put(queue, size)
         return ticket
@@ -445,7 +453,7 @@ class Pump:
             return
         row, queue, *_ = self.open[ticket]
         mark = payloads.stamp(row)
-        self.sender.start(payloads.call(ticket, queue.view, signer, payload, mark, now))
+        self.sender.start(payloads.call(ticket, queue.consumer, signer, payload, mark, now))
 
     def _finish(self, ticket: int, outcome: Outcome, error: str) -> None:
         """Close an attempt that never reached the consumer."""

@@ -61,9 +61,9 @@ class Recorder:
         elif len(self.results) >= BATCH:
             self.due_at = 0.0
         mode = None
-        if answer.outcome.is_success and queue.view.ack:
-            mode = acks.mode_of(queue.view.ack, self._waits.of(queue.view))
-        rule = queue.view.retry_for(row.event_type)
+        if answer.outcome.is_success and queue.consumer.ack:
+            mode = acks.mode_of(queue.consumer.ack, self._waits.of(queue.consumer))
+        rule = queue.consumer.retry_for(row.event_type)
         transition = (
             mode.answered
             if mode
@@ -98,8 +98,8 @@ class Recorder:
                 first_byte_ms=answer.first_byte_ms,
                 total_ms=answer.total_ms,
                 remote_address=answer.remote_address,
-                provider_id=acks.named(queue.view.ack, answer.excerpt) if mode else "",
-                seals=queue.view.encrypt_bodies,
+                provider_id=acks.named(queue.consumer.ack, answer.excerpt) if mode else "",
+                seals=queue.consumer.encrypt_bodies,
             )
         )
         self._assignment.learn(queue, answer, transition.due_in, row)

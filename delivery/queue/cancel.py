@@ -114,8 +114,10 @@ def cancel_messages(
     """
     done: dict[int, Cancelled | BrokerError] = {}
     for group in configuration.in_groups(list(wanted), BATCH_SIZE):
-        some = {key: wanted[key] for key in group}
-        done |= transactions.run(partial(_cancel_messages, some, principal, now, slot, unless_sent))
+        preconditions = {key: wanted[key] for key in group}
+        done |= transactions.run(
+            partial(_cancel_messages, preconditions, principal, now, slot, unless_sent)
+        )
         failpoints.reach("after_cancel")
     return done
 

@@ -95,7 +95,7 @@ class Candidates:
     spare: dict[int, list[int]]
     drained: frozenset[int]
     """Consumers that have no more due rows than were asked for."""
-    left: dict[int, dict[int, datetime]] = field(default_factory=dict)
+    still_due: dict[int, dict[int, datetime]] = field(default_factory=dict)
     """When the earliest row that was not chosen is due, by consumer and priority."""
 
 
@@ -110,7 +110,7 @@ class Claim:
     """Rows whose former lease had expired."""
     drained: frozenset[int] = frozenset()
     """Consumers that have no more due rows than were asked for."""
-    left: dict[int, dict[int, datetime]] = field(default_factory=dict)
+    still_due: dict[int, dict[int, datetime]] = field(default_factory=dict)
     """For the other consumers: when the earliest row of each priority that was not chosen is
     due."""
 
@@ -182,7 +182,7 @@ def claim(
         expired_count=sum(part.expired_count for part in parts),
         rescued_count=sum(part.rescued_count for part in parts),
         drained=frozenset[int]().union(*(part.drained for part in parts)),
-        left={key: due for part in parts for key, due in part.left.items()},
+        still_due={key: due for part in parts for key, due in part.still_due.items()},
     )
 
 
@@ -204,14 +204,14 @@ def claim_chosen(
 
 def shared(rows: Iterable[R], requests: Sequence[ClaimRequest]) -> list[list[R]]:
     """Distribute rows over the requests: each gets up to its limit, earlier requests first."""
-    left: dict[int, deque[R]] = {}
+    by_consumer: dict[int, deque[R]] = {}
     for row in rows:
-        left.setdefault(row.consumer_id, deque()).append(row)
+        by_consumer.setdefault(row.consumer_id, deque()).append(row)
     nothing: deque[R] = deque()
     shares = []
     for request in requests:
-        mine = left.get(request.consumer_id, nothing)
-        shares.append([mine.popleft() for _ in range(min(request.limit, len(mine)))])
+        available = by_consumer.get(request.consumer_id, nothing)
+        shares.append([available.popleft() for _ in range(min(request.limit, len(available)))])
     return shares
 
 
@@ -221,25 +221,26 @@ def choose(requests: Sequence[ClaimRequest], now: datetime, most: int | None = N
     Expects one request per consumer. ``most`` limits the total over all of them
     (`core.recipients`).
     """
-    found: dict[int, list[Row]] = {request.consumer_id: [] for request in requests}
+    eligible: dict[int, list[Row]] = {request.consumer_id: [] for request in requests}
     for delivery_id, consumer_id, priority, due_at in raw.read(*candidates_sql(requests, now)):
-        found[consumer_id].append((-priority, due_at, delivery_id))
-    due = dict(found)
+        eligible[consumer_id].append((-priority, due_at, delivery_id))
+    due = dict(eligible)
     for request in requests:
         if request.avoided and len(due[request.consumer_id]) > 1:
-            found[request.consumer_id] = [
+            eligible[request.consumer_id] = [
                 row for row in due[request.consumer_id] if row[2] != request.avoided
             ]
         if not request.share.is_all:
-            found[request.consumer_id] = list(_preferred(request, found[request.consumer_id]))
-        found[request.consumer_id].sort(key=by_age if request.oldest_first else None)
+            eligible[request.consumer_id] = list(_preferred(request, eligible[request.consumer_id]))
+        eligible[request.consumer_id].sort(key=by_age if request.oldest_first else None)
     if most is None:
         chosen = {
-            request.consumer_id: found[request.consumer_id][: request.limit] for request in requests
+            request.consumer_id: eligible[request.consumer_id][: request.limit]
+            for request in requests
         }
     else:
         chosen = share_out(
-            found,
+            eligible,
             {request.consumer_id: request.limit for request in requests},
             {request.consumer_id for request in requests if request.may_take_more},
             most,
@@ -247,15 +248,17 @@ def choose(requests: Sequence[ClaimRequest], now: datetime, most: int | None = N
         )
     first: dict[int, list[int]] = {}
     spare: dict[int, list[int]] = {}
-    left: dict[int, dict[int, datetime]] = {}
+    still_due: dict[int, dict[int, datetime]] = {}
     for request in requests:
-        mine, rows = chosen[request.consumer_id], found[request.consumer_id]
-        if mine:
-            first[request.consumer_id] = [row[2] for row in mine]
+        taken, rows = chosen[request.consumer_id], eligible[request.consumer_id]
+        if taken:
+            first[request.consumer_id] = [row[2] for row in taken]
             spare[request.consumer_id] = [row[2] for row in rows[request.limit :][: request.spare]]
-        if len(mine) < len(due[request.consumer_id]):
-            left[request.consumer_id] = _earliest(set(due[request.consumer_id]).difference(mine))
-    return Candidates(first, spare, frozenset(found.keys() - left.keys()), left)
+        if len(taken) < len(due[request.consumer_id]):
+            still_due[request.consumer_id] = _earliest(
+                set(due[request.consumer_id]).difference(taken)
+            )
+    return Candidates(first, spare, frozenset(eligible.keys() - still_due.keys()), still_due)
 
 
 def candidates_sql(requests: Sequence[ClaimRequest], now: datetime) -> tuple[str, list[Any]]:
@@ -278,16 +281,16 @@ def _merged(requests: Sequence[ClaimRequest]) -> Sequence[ClaimRequest]:
     """Combine requests so that each consumer has one."""
     by_consumer: dict[int, ClaimRequest] = {}
     for request in requests:
-        known = by_consumer.get(request.consumer_id)
+        earlier = by_consumer.get(request.consumer_id)
         by_consumer[request.consumer_id] = (
             replace(
                 request,
-                limit=known.limit + request.limit,
-                spare=known.spare + request.spare,
-                oldest_first=known.oldest_first or request.oldest_first,
+                limit=earlier.limit + request.limit,
+                spare=earlier.spare + request.spare,
+                oldest_first=earlier.oldest_first or request.oldest_first,
                 levels=LEVELS,
             )
-            if known
+            if earlier
             else request
         )
     return list(by_consumer.values())
@@ -303,7 +306,7 @@ def _claim_group(
 ) -> Claim:
     candidates = choose(requests, context.now + context.ahead, most)
     taken = _claim_candidates(candidates, context) if candidates.first else Claim([])
-    return replace(taken, drained=candidates.drained, left=candidates.left)
+    return replace(taken, drained=candidates.drained, still_due=candidates.still_due)
 
 
 def _preferred(request: ClaimRequest, rows: Sequence[Row]) -> Iterator[Row]:
@@ -389,35 +392,35 @@ def _write(candidates: Candidates, context: ClaimContext) -> Claim:
 def _locked(candidates: Candidates, now: datetime, owner: int | None) -> list[_DueRow]:
     """Lock the first candidates, and a spare one for each that another worker holds."""
     rows = _lock(candidates.first, now, owner)
-    got = Tally(row.consumer_id for row in rows)
+    locked_counts = Tally(row.consumer_id for row in rows)
     instead = {
-        consumer_id: spare[: len(candidates.first[consumer_id]) - got[consumer_id]]
+        consumer_id: spare[: len(candidates.first[consumer_id]) - locked_counts[consumer_id]]
         for consumer_id, spare in candidates.spare.items()
     }
     return rows + _lock(instead, now, owner) if any(instead.values()) else rows
 
 
 def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None) -> list[_DueRow]:
-    whose = {key: consumer_id for consumer_id, some in chosen.items() for key in some}
+    whose = {key: consumer_id for consumer_id, ids in chosen.items() for key in ids}
     free = "due_at <= %s" if owner is None else f"(due_at <= %s OR lease_owner = {owner:d})"
-    found = raw.read(
+    locked_rows = raw.read(
         f"SELECT {_COLUMNS} FROM {TABLE} "
         f"WHERE id IN ({raw.listed(whose)}) AND {free}{dialect.skip_locked}",
         [raw.text(now)],
     )
     place = {delivery_id: place for place, delivery_id in enumerate(whose)}
     # A queue's delivery may have moved to another consumer since it was chosen (queue/reassign).
-    rows = [row for row in map(_DueRow._make, found) if row.consumer_id == whose[row.id]]
+    rows = [row for row in map(_DueRow._make, locked_rows) if row.consumer_id == whose[row.id]]
     return sorted(rows, key=lambda row: place[row.id])
 
 
 def _charged(lapsed: Iterable[_DueRow]) -> dict[int, bool]:
     """Return rows whose expired leases count as failures, each with whether it was the last one."""
-    views = config_cache.consumers()
+    consumers = config_cache.consumers()
     return {
-        row.id: lifecycle.is_last_lease(row.failure_count, rule=view.retry_for(row.event_type))
+        row.id: lifecycle.is_last_lease(row.failure_count, rule=consumer.retry_for(row.event_type))
         for row in lapsed
-        if (view := views.get(row.consumer_id)) and view.charges_leases
+        if (consumer := consumers.get(row.consumer_id)) and consumer.charges_leases
     }
 
 

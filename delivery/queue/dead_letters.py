@@ -48,12 +48,12 @@ def _forward() -> int:
     keys = [key for (key,) in raw.read(_DUE + dialect.skip_locked, [raw.text(now), BATCH_SIZE])]
     if not keys:
         return 0
-    found = Delivery.objects.select_related(
+    deliveries = Delivery.objects.select_related(
         "message", "channel", "consumer__dead_letter_channel"
     ).in_bulk(keys)
     later = []
     for key in keys:
-        row = found.get(key)
+        row = deliveries.get(key)
         # A delivery that was replayed meanwhile is no longer a dead letter.
         if row is None or row.state != DeliveryState.DEAD:
             continue
@@ -76,9 +76,9 @@ def _publish(row: Delivery) -> None:
     Raises KeyUnavailable, and Unreadable for a body that differs from the accepted one.
     """
     target, message = row.consumer.dead_letter_channel, row.message
-    view = config_cache.channel(target.slug) if target else None
+    channel = config_cache.channel(target.slug) if target else None
     stored = MessageBody.objects.filter(message_id=message.id).first()
-    if view is None or stored is None:
+    if channel is None or stored is None:
         return
     body = data_encryption.decrypt_body(message.id, bytes(stored.data), stored.key_id)
     carried = data_encryption.decrypt_headers(message.id, message.headers)
@@ -102,7 +102,7 @@ def _publish(row: Delivery) -> None:
             attempts=row.attempt_count,
         ),
     )
-    accept.accept(view, message.producer_id, [publication], within_quota=False)
+    accept.accept(channel, message.producer_id, [publication], within_quota=False)
 
 
 def _headers(

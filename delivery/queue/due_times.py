@@ -50,11 +50,11 @@ def next_due(consumer_ids: Iterable[int]) -> dict[int, datetime]:
 def by_priority(consumer_ids: Iterable[int]) -> dict[int, dict[int, datetime]]:
     """Return the same by priority; consumers and priorities without deliveries are absent."""
     wanted = sorted(consumer_ids)
-    found: dict[int, dict[int, datetime]] = {}
+    due: dict[int, dict[int, datetime]] = {}
     for start in range(0, len(wanted), CONSUMERS_PER_QUERY):
         for consumer_id, priority, due_at in _read(wanted[start : start + CONSUMERS_PER_QUERY]):
-            found.setdefault(consumer_id, {})[priority] = dialect.instant(due_at)
-    return found
+            due.setdefault(consumer_id, {})[priority] = dialect.instant(due_at)
+    return due
 
 
 def ahead(consumer_id: int, now: datetime, most: int) -> list[int]:

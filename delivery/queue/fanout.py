@@ -87,9 +87,9 @@ def fan_out(
     """
     scan = MessageScan(limit)
     if notified:
-        made = _make(partial(_fan_out_notified, notified, scan, slot, claimer, select_payloads))
-        if made.message_count or not made.more:
-            return made
+        result = _make(partial(_fan_out_notified, notified, scan, slot, claimer, select_payloads))
+        if result.message_count or not result.more:
+            return result
     if is_backlog:
         return _run_backlog(scan, slot, claimer, oldest_first=oldest_first)
     return _run(scan, slot, claimer, oldest_first=oldest_first)
@@ -148,12 +148,12 @@ def fan_out_channel(channel_id: int, slot: int) -> Iterator[FanoutResult]:
         work = partial(_fan_out_free, ids, slot)
     end = time.monotonic() + RIVALS_S
     while True:
-        made = _make(work)
-        yield made
-        can_go_on = made.message_count > 0 or is_all
+        result = _make(work)
+        yield result
+        can_go_on = result.message_count > 0 or is_all
         if not (can_go_on and waiting_messages.are_waiting(ids) and time.monotonic() < end):
             return
-        if not made.message_count:
+        if not result.message_count:
             time.sleep(RIVAL_PAUSE_S)
 
 
@@ -171,9 +171,9 @@ def _run(
             else FanoutResult()
         )
     if ids:
-        made = _make(partial(_fan_out_messages, ids, len(ids), scan, slot, claimer))
-        if made.message_count:
-            return made
+        result = _make(partial(_fan_out_messages, ids, len(ids), scan, slot, claimer))
+        if result.message_count:
+            return result
         return _run_oldest(scan, slot, claimer, scan.ranked(0, oldest_first=True).ids)
     return _run_backlog(scan, slot, claimer, oldest_first=oldest_first)
 
@@ -183,9 +183,9 @@ def _run_backlog(
 ) -> FanoutResult:
     ids, is_alike, is_all = scan.ranked(0, oldest_first=oldest_first)
     if not (oldest_first or is_alike):
-        made = _make(partial(_fan_out_urgent, ids, slot, claimer))
-        if made.message_count:
-            return replace(made, is_backlog=not is_all)
+        result = _make(partial(_fan_out_urgent, ids, slot, claimer))
+        if result.message_count:
+            return replace(result, is_backlog=not is_all)
         ids = scan.ranked(0, oldest_first=True).ids
     return replace(_run_oldest(scan, slot, claimer, ids), is_backlog=not is_all)
 
@@ -194,34 +194,34 @@ def _run_oldest(
     scan: MessageScan, slot: int, claimer: DirectClaim | None, ids: list[int]
 ) -> FanoutResult:
     """Fan out the oldest messages, of which ``ids`` are the first."""
-    passed, more = list[int](), False
+    seen_ids, more = list[int](), False
     while ids:
-        if len(passed) >= MAX_PASSED:
+        if len(seen_ids) >= MAX_PASSED:
             return FanoutResult(more=True)
-        passed += ids
-        made = _make(partial(_fan_out_messages, passed, len(ids), scan, slot, claimer))
-        if made.message_count or len(ids) < scan.limit:
-            return made
+        seen_ids += ids
+        result = _make(partial(_fan_out_messages, seen_ids, len(ids), scan, slot, claimer))
+        if result.message_count or len(ids) < scan.limit:
+            return result
         # Other processes hold all of these; more may wait behind them.
-        more = more or made.more
-        ids = scan.ranked(len(passed), oldest_first=True).ids
+        more = more or result.more
+        ids = scan.ranked(len(seen_ids), oldest_first=True).ids
     return FanoutResult(more=more)
 
 
 def _make(work: Callable[[], FanoutResult]) -> FanoutResult:
-    made = transactions.run(work, on_collision=reseed_ids)
-    failpoints.reach("after_claimed_fanout" if made.claimed else "after_fanout")
-    return made
+    result = transactions.run(work, on_collision=reseed_ids)
+    failpoints.reach("after_claimed_fanout" if result.claimed else "after_fanout")
+    return result
 
 
 def _fan_out_messages(
-    passed: list[int], found: int, scan: MessageScan, slot: int, claimer: DirectClaim | None
+    seen_ids: list[int], new_count: int, scan: MessageScan, slot: int, claimer: DirectClaim | None
 ) -> FanoutResult:
-    locked, _ = waiting_messages.lock(passed[-found:])
+    locked, _ = waiting_messages.lock(seen_ids[-new_count:])
     if not locked:
         return FanoutResult()
-    made = _fan_out(key_queue.in_turn(locked, passed), slot, claimer)
-    return replace(made, more=found == scan.limit or made.message_count < len(locked))
+    result = _fan_out(key_queue.in_turn(locked, seen_ids), slot, claimer)
+    return replace(result, more=new_count == scan.limit or result.message_count < len(locked))
 
 
 def _fan_out_free(ids: list[int], slot: int) -> FanoutResult:
@@ -232,8 +232,12 @@ def _fan_out_free(ids: list[int], slot: int) -> FanoutResult:
 
 def _free(locked: list[Accepted]) -> list[Accepted]:
     """Return messages that may overtake others; those of an ordering key keep their order."""
-    channels = {view.channel_id for view in config_cache.ordered().values()}
-    return [it for it in locked if not (it.ordering_key and it.channel_id in channels)]
+    channels = {consumer.channel_id for consumer in config_cache.ordered().values()}
+    return [
+        message
+        for message in locked
+        if not (message.ordering_key and message.channel_id in channels)
+    ]
 
 
 def _fan_out_urgent(ids: list[int], slot: int, claimer: DirectClaim | None) -> FanoutResult:
@@ -243,8 +247,8 @@ def _fan_out_urgent(ids: list[int], slot: int, claimer: DirectClaim | None) -> F
     they are more than half of the messages found.
     """
     locked, _ = waiting_messages.lock(ids)
-    highest = max((it.priority for it in locked), default=0)
-    locked = [it for it in locked if it.priority == highest]
+    highest = max((message.priority for message in locked), default=0)
+    locked = [message for message in locked if message.priority == highest]
     free = _free(locked)
     if 2 * len(free) < len(locked):
         return FanoutResult(more=True)
@@ -261,9 +265,9 @@ def _fan_out_notified(
     waiting, is_all, locked, payload_rows = scan.with_notified(notified, select_payloads)
     if not locked:
         return FanoutResult(more=bool(waiting) or not is_all)
-    made = _fan_out(key_queue.in_turn(locked, waiting), slot, claimer)
+    result = _fan_out(key_queue.in_turn(locked, waiting), slot, claimer)
     return replace(
-        made, more=not is_all or made.message_count < len(waiting), payload_rows=payload_rows
+        result, more=not is_all or result.message_count < len(waiting), payload_rows=payload_rows
     )
 
 
@@ -271,8 +275,8 @@ def _fan_out_alone(
     message_ids: Collection[int], slot: int, claimer: DirectClaim, select_payloads: SelectPayloads
 ) -> FanoutResult:
     locked, payload_rows = waiting_messages.lock(message_ids, select_payloads)
-    channels = {view.channel_id for view in config_cache.ordered().values()}
-    if not locked or any(it.channel_id in channels for it in locked):
+    channels = {consumer.channel_id for consumer in config_cache.ordered().values()}
+    if not locked or any(message.channel_id in channels for message in locked):
         return FanoutResult()
     return replace(_fan_out(locked, slot, claimer), payload_rows=payload_rows)
 
@@ -286,8 +290,8 @@ def _fan_out_chosen(
 ) -> FanoutResult:
     locked, payload_rows = waiting_messages.lock(message_ids, select_payloads)
     chosen = set(_choose(locked, choose))
-    made = _fan_out([it for it in locked if it.id in chosen], slot, claimer)
-    return replace(made, payload_rows=payload_rows)
+    result = _fan_out([message for message in locked if message.id in chosen], slot, claimer)
+    return replace(result, payload_rows=payload_rows)
 
 
 def _choose(
@@ -295,11 +299,13 @@ def _choose(
     choose: Choose,
 ) -> Collection[int]:
     channels = config_cache.channels_by_id()
-    found = {}
-    for it in _free(messages):
-        channel = channels.get(it.channel_id)
-        found[it.id] = [view.id for view in (channel.wanting(it.event_type) if channel else ())]
-    return choose(found)
+    consumer_ids = {}
+    for message in _free(messages):
+        channel = channels.get(message.channel_id)
+        consumer_ids[message.id] = [
+            consumer.id for consumer in (channel.wanting(message.event_type) if channel else ())
+        ]
+    return choose(consumer_ids)
 
 
 def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> FanoutResult:
@@ -322,10 +328,10 @@ def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
     by_consumer: dict[int, dict[int, datetime]] = {}
     for (consumer_id, priority), due_at in due.items():
         by_consumer.setdefault(consumer_id, {})[priority] = raw.instant(due_at)
-    made = FanoutResult(
+    result = FanoutResult(
         message_count=len(messages),
-        priority=max(it.priority for it in messages),
-        oldest_accepted_at=raw.instant(min(it.accepted_at for it in messages)),
+        priority=max(message.priority for message in messages),
+        oldest_accepted_at=raw.instant(min(message.accepted_at for message in messages)),
         due=by_consumer,
         claimed=claimed,
     )
@@ -338,7 +344,7 @@ def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
             *_mark_dispatched(messages, rows),
         ]
     )
-    return made
+    return result
 
 
 def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_NewDelivery]]:
@@ -355,8 +361,8 @@ def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_NewDeli
 
 def _away(consumer_ids: Collection[int]) -> set[int]:
     """Return a queue's consumers to leave out while others are available."""
-    views = config_cache.consumers()
-    pull_ids = (one for one in consumer_ids if views[one].mode == Consumer.Mode.PULL)
+    consumers = config_cache.consumers()
+    pull_ids = (key for key in consumer_ids if consumers[key].mode == Consumer.Mode.PULL)
     return ConsumerHealth.resting(consumer_ids) | PullWorker.absent(pull_ids)
 
 
@@ -372,7 +378,9 @@ def _chosen(
         if row.message.priority >= claimer.min_priority and row.message.is_due(now):
             due.setdefault(row.consumer_id, []).append(row)
     chosen: dict[int, tuple[_NewDelivery, int]] = {}
-    allowances = claimer.allow({consumer_id: len(some) for consumer_id, some in due.items()})
+    allowances = claimer.allow(
+        {consumer_id: len(new_rows) for consumer_id, new_rows in due.items()}
+    )
     for consumer_id, (limit, lease_ms) in allowances.items():
         best = sorted(due[consumer_id], key=_urgency)
         chosen |= {row.id: (row, lease_ms) for row in best[:limit]}

@@ -60,8 +60,8 @@ def elsewhere(consumer_ids: Iterable[int], owner: int, now: datetime) -> dict[in
             lease_owner__gt=0,  # a pull worker's is negative
             due_at__gt=now,
         ).exclude(lease_owner=owner)
-        found = by_index(rows, "delivery_list").values_list("consumer_id", "lease_owner")
-        for consumer_id, pump, count in found.annotate(Count("id")):
+        holders = by_index(rows, "delivery_list").values_list("consumer_id", "lease_owner")
+        for consumer_id, pump, count in holders.annotate(Count("id")):
             counts.setdefault(consumer_id, {})[pump] = count
     return counts
 
@@ -81,35 +81,37 @@ def ended_so(leases: Collection[Lease], outcome: Outcome) -> set[Lease]:
     """
     if not leases:
         return set()
-    found = raw.read(
-        f"SELECT id, attempt_count FROM {TABLE} "
-        f"WHERE id IN ({_keys(leases)}) AND state <> %s AND outcome = %s",
-        [DeliveryState.IN_FLIGHT.value, outcome.value],
+    closed = set(
+        raw.read(
+            f"SELECT id, attempt_count FROM {TABLE} "
+            f"WHERE id IN ({_keys(leases)}) AND state <> %s AND outcome = %s",
+            [DeliveryState.IN_FLIGHT.value, outcome.value],
+        )
     )
-    closed = set(found)
     return {lease for lease in leases if (lease.delivery_id, lease.attempt) in closed}
 
 
 def event_types(delivery_ids: Iterable[int]) -> dict[int, str]:
     """Return the event type of each of these deliveries, by id."""
-    found = raw.read(f"SELECT id, event_type FROM {TABLE} WHERE id IN ({raw.listed(delivery_ids)})")
-    return dict(found)
+    ids = raw.listed(delivery_ids)
+    return dict(raw.read(f"SELECT id, event_type FROM {TABLE} WHERE id IN ({ids})"))
 
 
 def _extend(until: Mapping[Lease, datetime]) -> set[Lease]:
-    found = raw.read(
-        f"SELECT id, attempt_count FROM {TABLE} "
-        f"WHERE id IN ({_keys(until)}) AND state = %s{dialect.locked}",
-        [DeliveryState.IN_FLIGHT.value],
+    held = set(
+        raw.read(
+            f"SELECT id, attempt_count FROM {TABLE} "
+            f"WHERE id IN ({_keys(until)}) AND state = %s{dialect.locked}",
+            [DeliveryState.IN_FLIGHT.value],
+        )
     )
-    held = set(found)
     ours = {lease for lease in until if (lease.delivery_id, lease.attempt) in held}
     by_end: dict[datetime, list[Lease]] = {}
     for lease in ours:
         by_end.setdefault(until[lease], []).append(lease)
-    for end, some in by_end.items():
+    for end, group in by_end.items():
         raw.execute(
-            f"UPDATE {TABLE} SET due_at = %s, version = version + 1 WHERE id IN ({_keys(some)})",
+            f"UPDATE {TABLE} SET due_at = %s, version = version + 1 WHERE id IN ({_keys(group)})",
             [raw.text(end)],
         )
     failpoints.reach("in_extend")

@@ -37,8 +37,10 @@ def pause(key_number: int, principal: Principal, *, now: datetime) -> OrderingKe
 
     def write() -> OrderingKey:
         # Lock the head before the key, as every step does that finishes one.
-        known = OrderingKey.objects.filter(id=key_number).values_list("head_id", flat=True).first()
-        Delivery.objects.select_for_update().filter(id=known or 0).first()
+        head_id = (
+            OrderingKey.objects.filter(id=key_number).values_list("head_id", flat=True).first()
+        )
+        Delivery.objects.select_for_update().filter(id=head_id or 0).first()
         key_row, locked = _find(key_number)
         if key_row.paused_at is None:
             key_row.paused_at = now
@@ -142,7 +144,7 @@ def _repair(keys: Sequence[int], now: datetime) -> int:
     locked = list(key_queue.lock(keys).values())
     heads = [key_row.head_id for key_row in locked if key_row.head_id is not None]
     states = dict(Delivery.objects.filter(id__in=heads).values_list("id", "state"))
-    over = [it for it in locked if it.consumer_id not in ordered]
+    over = [key_row for key_row in locked if key_row.consumer_id not in ordered]
     free: list[Locked] = []
     blocked: list[int] = []
     for key_row in locked:
@@ -156,23 +158,23 @@ def _repair(keys: Sequence[int], now: datetime) -> int:
         else:
             # The count itself may be wrong: search for the next entry.
             free.append(key_row._replace(waiting_count=max(1, key_row.waiting_count)))
-    known = set(
+    newly_blocked = set(
         OrderingKey.objects.filter(id__in=blocked, blocked_at=None).values_list("id", flat=True)
     )
-    key_queue.block(sorted(known), now)
+    key_queue.block(sorted(newly_blocked), now)
     if free:
         _advance(free, now)
-    return len(known) + len(free) + sum(_dissolve(key_row, now) for key_row in over)
+    return len(newly_blocked) + len(free) + sum(_dissolve(key_row, now) for key_row in over)
 
 
 def _dissolve(key_row: Locked, now: datetime) -> int:
     """Release a batch of deliveries of a key at once; with the last ones the key is deleted."""
     waiting = OrderingWaiter.objects.filter(key_number=key_row.id).order_by("place")
-    some = dict(waiting.values_list("delivery_id", "due_at")[:BATCH])
-    if some:
-        instants = {key: raw.text(max(due_at, now)) for key, due_at in some.items()}
+    due_times = dict(waiting.values_list("delivery_id", "due_at")[:BATCH])
+    if due_times:
+        instants = {key: raw.text(max(due_at, now)) for key, due_at in due_times.items()}
         raw.execute_all(list(key_queue.releasing(instants)))
-    if len(some) < BATCH:
+    if len(due_times) < BATCH:
         OrderingKey.objects.filter(id=key_row.id).delete()
     return 1
 

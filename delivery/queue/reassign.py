@@ -36,10 +36,10 @@ def is_needed() -> bool:
 def absent() -> set[int]:
     """Return queues' pull consumers without an active worker."""
     return PullWorker.absent(
-        view.id
+        consumer.id
         for channel in _queues()
-        for view in channel.consumers
-        if view.mode == Consumer.Mode.PULL
+        for consumer in channel.consumers
+        if consumer.mode == Consumer.Mode.PULL
     )
 
 
@@ -51,10 +51,10 @@ def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
     with an ordering key stays with its consumer unless that was retired (`core.recipients`).
     """
     config_cache.refresh(now=True)
-    queues = {view.id: view for view in _queues()}
-    views = [view for channel in queues.values() for view in channel.consumers]
-    away = {view.id for view in views if view.halted} | absent()
-    away |= ConsumerHealth.resting([view.id for view in views])
+    queues = {channel.id: channel for channel in _queues()}
+    consumers = [consumer for channel in queues.values() for consumer in channel.consumers]
+    away = {consumer.id for consumer in consumers if consumer.halted} | absent()
+    away |= ConsumerHealth.resting([consumer.id for consumer in consumers])
     for source in _sources(away):
         if (channel := queues.get(source.channel_id)) is None:
             continue  # became a queue just now
@@ -64,7 +64,7 @@ def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
 
 
 def _queues() -> Iterator[ChannelConfig]:
-    return (view for view in config_cache.channels() if view.kind == Channel.Kind.QUEUE)
+    return (channel for channel in config_cache.channels() if channel.kind == Channel.Kind.QUEUE)
 
 
 def _sources(away: set[int]) -> Iterator[Consumer]:
@@ -86,10 +86,12 @@ class _Pools:
         self.is_retired = source.state == Consumer.State.RETIRED
         self._team_id = source.team_id
         self._channel = channel
-        self._others = [view for view in channel.consumers if view.id != source.id]
-        able = [view for view in self._others if view.id not in away]
+        self._other_consumers = [
+            consumer for consumer in channel.consumers if consumer.id != source.id
+        ]
+        able = [consumer for consumer in self._other_consumers if consumer.id not in away]
         # A retired consumer's deliveries would be cancelled, so an unavailable consumer is better.
-        self._able = able or (self._others if self.is_retired else [])
+        self._able = able or (self._other_consumers if self.is_retired else [])
         self._dealers: dict[tuple[bool, bool], Recipients] = {}
 
     @property
@@ -102,15 +104,15 @@ class _Pools:
         kind = bool(row.ordering_key), row.attempt_count > 0
         if kind not in self._dealers:
             self._dealers[kind] = self._dealer(*kind)
-        found = self._dealers[kind].of(self._channel.id, row.event_type, row.ordering_key)
-        return found[0] if found else None
+        consumer_ids = self._dealers[kind].of(self._channel.id, row.event_type, row.ordering_key)
+        return consumer_ids[0] if consumer_ids else None
 
     def _dealer(self, is_keyed: bool, is_attempted: bool) -> Recipients:
-        pool: Sequence[ConsumerConfig] = self._others if is_keyed else self._able
+        pool: Sequence[ConsumerConfig] = self._other_consumers if is_keyed else self._able
         if is_attempted:
-            pool = [view for view in pool if view.team_id == self._team_id]
-        view = replace(self._channel, subscriptions=Subscriptions(pool))
-        return Recipients({view.id: view}, Counter.unfinished, lambda ids: ())
+            pool = [consumer for consumer in pool if consumer.team_id == self._team_id]
+        channel = replace(self._channel, subscriptions=Subscriptions(pool))
+        return Recipients({channel.id: channel}, Counter.unfinished, lambda ids: ())
 
 
 def _empty(source: Consumer, pools: _Pools, now: datetime, slot: int) -> Iterator[Tally[int]]:
@@ -129,21 +131,25 @@ def _move(
     rows = Delivery.objects.filter(consumer_id=source.id, state=QUEUED, id__gt=after)
     if not pools.is_retired:
         rows = rows.filter(ordering_key="")
-    found = list(rows.order_by("id").select_for_update(skip_locked=True)[:BATCH])
-    if not found:
+    batch = list(rows.order_by("id").select_for_update(skip_locked=True)[:BATCH])
+    if not batch:
         return None, Tally()
     had = set(
-        Delivery.objects.filter(message_id__in=[row.message_id for row in found])
+        Delivery.objects.filter(message_id__in=[row.message_id for row in batch])
         .exclude(consumer_id=source.id)
         .values_list("message_id", "consumer_id")
     )
-    chosen = [(row, pools.chosen(row)) for row in found]
-    to = {row.id: one for row, one in chosen if one and (row.message_id, one) not in had}
+    chosen = [(row, pools.chosen(row)) for row in batch]
+    to = {
+        row.id: consumer_id
+        for row, consumer_id in chosen
+        if consumer_id and (row.message_id, consumer_id) not in had
+    }
     if to:
-        rows_given = [row for row in found if row.id in to]
+        rows_given = [row for row in batch if row.id in to]
         transitions.hand_over(rows_given, to, _due(rows_given, now), now=now, slot=slot)
         metrics.SWEEP_ROWS.labels("reassigned").inc(len(to))
-    return found[-1].id, Tally(to.values())
+    return batch[-1].id, Tally(to.values())
 
 
 def _due(rows: Iterable[Delivery], now: datetime) -> dict[int, datetime]:

@@ -179,14 +179,14 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
     moves = decisions.decided(rows)
     decided = {move.row.id for move in moves}
     open_rows = [row for row in rows if row.id not in decided]
-    views = config_cache.consumers({row.consumer_id for row in open_rows})
+    consumers = config_cache.consumers({row.consumer_id for row in open_rows})
     scheduled = _scheduled(open_rows, now)
     for row in open_rows:
-        view = views.get(row.consumer_id)
-        is_charged = ending is _LAPSED and view is not None and view.charges_leases
+        consumer = consumers.get(row.consumer_id)
+        is_charged = ending is _LAPSED and consumer is not None and consumer.charges_leases
         to = Transition(DeliveryState.QUEUED, ending.reason, due_in=0.0, charged=is_charged)
-        if is_charged and view is not None:
-            rule = view.retry_for(row.event_type)
+        if is_charged and consumer is not None:
+            rule = consumer.retry_for(row.event_type)
             if lifecycle.is_last_lease(row.failure_count, rule=rule):
                 to = lifecycle.EXHAUST
         moves.append(Move(row, to, scheduled.get(row.message_id), outcome=ending.outcome))

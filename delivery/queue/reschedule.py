@@ -22,7 +22,9 @@ from delivery.models import Delivery, OrderingWaiter
 from delivery.processes import wakeups
 
 TAKEN = {DeliveryState.IN_FLIGHT.value, DeliveryState.AWAITING_ACK.value}
-DELIVERIES, MESSAGES, WAITERS = (one._meta.db_table for one in (Delivery, Message, OrderingWaiter))
+DELIVERIES, MESSAGES, WAITERS = (
+    model._meta.db_table for model in (Delivery, Message, OrderingWaiter)
+)
 BATCH_SIZE = 2000
 """Approximate number of deliveries that one transaction moves."""
 
@@ -80,8 +82,8 @@ def reschedule_many(
     """
     done: dict[int, Message | BrokerError] = {}
     for group in configuration.in_groups(list(wanted), BATCH_SIZE):
-        some = {key: wanted[key] for key in group}
-        done |= transactions.run(partial(_reschedule, some, principal, now))
+        moves = {key: wanted[key] for key in group}
+        done |= transactions.run(partial(_reschedule, moves, principal, now))
         failpoints.reach("after_move")
     return done
 
@@ -103,7 +105,7 @@ def _reschedule(
     entries = []
     for key, move in wanted.items():
         try:
-            message = _known(messages.get(key), move.condition)
+            message = _checked(messages.get(key), move.condition)
             waiting[key] = _waiting(message, deliveries[key])
             changes[key] = _changes(message, now, move.priority, move.due_at)
         except BrokerError as refused:
@@ -131,7 +133,7 @@ def _reschedule(
     return done
 
 
-def _known(message: Message | None, condition: Precondition) -> Message:
+def _checked(message: Message | None, condition: Precondition) -> Message:
     if message is None:
         raise NotFound("unknown_message", "There is no such message.")
     condition.require(message.version, "message")
@@ -171,10 +173,10 @@ def _writing(
         if dues:
             sets, values = _cases("due_at", "delivery_id", dues)
             yield f"UPDATE {WAITERS} SET {sets} WHERE delivery_id IN ({raw.listed(dues)})", values
-        others = {key: {**each} for key, each in changes.items()}
-        for each in others.values():
+        without_due_at = {key: {**each} for key, each in changes.items()}
+        for each in without_due_at.values():
             each.pop("due_at", None)
-        yield _updating(DELIVERIES, "message_id", others, behind)
+        yield _updating(DELIVERIES, "message_id", without_due_at, behind)
     yield _updating(MESSAGES, "id", changes, changes)
 
 

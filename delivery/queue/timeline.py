@@ -48,20 +48,20 @@ def ahead(
     channel_ids: Sequence[int], begin: datetime, end: datetime, most: int, after: Place | None
 ) -> list[Place]:
     """Return the next ``most`` positions from ``begin``, or after ``after``, to before ``end``."""
-    found: list[list[Place]] = []
-    for some in _groups(channel_ids):
-        rows = raw.read(*ahead_sql(some, begin, end, most, after))
-        found.append(sorted(Place(raw.instant(due_at), key) for key, due_at in rows))
-    return list(islice(heapq.merge(*found), most))
+    places: list[list[Place]] = []
+    for group in _groups(channel_ids):
+        rows = raw.read(*ahead_sql(group, begin, end, most, after))
+        places.append(sorted(Place(raw.instant(due_at), key) for key, due_at in rows))
+    return list(islice(heapq.merge(*places), most))
 
 
 def load(channel_ids: Sequence[int], begin: datetime, end: datetime, width: timedelta) -> Load:
     """Count by spans of ``width``, in whole seconds, beginning with the one around ``begin``."""
     counts: Tally[int] = Tally()
     complete = True
-    for some in _groups(channel_ids):
+    for group in _groups(channel_ids):
         total = 0
-        for bucket, number in raw.read(*load_sql(some, begin, end, _seconds(width))):
+        for bucket, number in raw.read(*load_sql(group, begin, end, _seconds(width))):
             counts[int(bucket)] += int(number)
             total += int(number)
         complete = complete and total < MAX_COUNTED
@@ -86,14 +86,14 @@ def upcoming(channel_ids: Sequence[int], now: datetime, spans: Sequence[timedelt
     totals = [0] * len(spans)
     sums = ", ".join(["SUM(due_at <= %s)"] * len(spans))
     ends = [raw.text(now + span) for span in spans]
-    for some in _groups(channel_ids):
+    for group in _groups(channel_ids):
         sql = (
             f"SELECT {sums} FROM (SELECT due_at FROM {TABLE}{BY_INDEX} "
-            f"WHERE channel_id IN ({raw.listed(some)}) AND due_at > %s AND due_at <= %s "
+            f"WHERE channel_id IN ({raw.listed(group)}) AND due_at > %s AND due_at <= %s "
             "LIMIT %s) AS slice"
         )
         (row,) = raw.read(sql, [*ends, raw.text(now), ends[-1], MAX_COUNTED])
-        totals = [total + int(found or 0) for total, found in zip(totals, row, strict=True)]
+        totals = [total + int(count or 0) for total, count in zip(totals, row, strict=True)]
     return totals
 
 

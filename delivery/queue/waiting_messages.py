@@ -75,12 +75,12 @@ class MessageScan(NamedTuple):
         """
         return self._cut(raw.read(*self._select_waiting()))
 
-    def ranked(self, passed: int, *, oldest_first: bool) -> Ranked:
-        """Return the messages after the first ``passed`` ones.
+    def ranked(self, skipped: int, *, oldest_first: bool) -> Ranked:
+        """Return the messages after the first ``skipped`` ones.
 
         Reads one short range for each priority, as a claim does; that pays only for a backlog.
         """
-        most = passed + self.limit
+        most = skipped + self.limit
         sql = dialect.union(
             f"SELECT id, priority FROM {MESSAGES} WHERE state = %s AND priority = {level:d}"
             f"{self.condition} ORDER BY id LIMIT {most + 1:d}"
@@ -90,7 +90,9 @@ class MessageScan(NamedTuple):
         rows.sort(key=None if oldest_first else lambda row: (-row[1], row[0]))
         is_alike = len({priority for _, priority in rows}) < 2
         return Ranked(
-            sorted([found for found, _ in rows[passed:most]]), is_alike, len(rows) <= most
+            sorted([message_id for message_id, _ in rows[skipped:most]]),
+            is_alike,
+            len(rows) <= most,
         )
 
     def with_notified(
@@ -111,11 +113,11 @@ class MessageScan(NamedTuple):
         locked, number = _accepted(rows), ConfigVersion.of(version)
         if not is_all:
             chosen = set(waiting)
-            locked = [it for it in locked if it.id in chosen]
+            locked = [message for message in locked if message.id in chosen]
         config_cache.refresh(number=number)
-        if others := sorted(set(waiting).difference(ids)):
+        if unnotified := sorted(set(waiting).difference(ids)):
             # This refreshes the configuration again: consumers may have registered in between.
-            locked = sorted([*locked, *lock(others)[0]])
+            locked = sorted([*locked, *lock(unnotified)[0]])
         return ScanResult(waiting, is_all, locked, *(payload_rows or [[]]))
 
     def _select_waiting(self) -> raw.Statement:
@@ -125,7 +127,7 @@ class MessageScan(NamedTuple):
         return f"{sql} ORDER BY priority, id LIMIT %s", values
 
     def _cut(self, rows: Sequence[tuple[Any, ...]]) -> tuple[list[int], bool]:
-        ids = sorted(found for found, _ in rows)
+        ids = sorted(message_id for message_id, _ in rows)
         if len(ids) <= self.limit and len(ids) < MAX_SEEN:
             return ids, True
         if len(ids) >= MAX_SEEN or rows[0][1] != rows[-1][1]:
@@ -144,12 +146,12 @@ def of_channel(channel_id: int) -> tuple[list[int], bool]:
         f"SELECT id, channel_id FROM {MESSAGES} WHERE state = %s LIMIT {MAX_SEEN}", [accepted]
     )
     if len(rows) < MAX_SEEN:
-        return sorted(found for found, owner in rows if owner == channel_id), True
+        return sorted(message_id for message_id, owner in rows if owner == channel_id), True
     newest = raw.read(
         f"SELECT id, state FROM {MESSAGES} WHERE channel_id = %s ORDER BY id DESC LIMIT {MAX_SEEN}",
         [channel_id],
     )
-    return sorted(found for found, state in newest if state == accepted), False
+    return sorted(message_id for message_id, state in newest if state == accepted), False
 
 
 def are_waiting(ids: Iterable[int]) -> bool:

@@ -50,8 +50,8 @@ class ReplayFilter(DeliveryFilter):
     def missing(self, consumer_event_types: Collection[str], now: datetime) -> Q:
         """Return the condition for a message to send to a consumer that registered later."""
         # A message that is not fanned out yet will reach the consumer anyway.
-        known = Q(state="dispatched") & of_types(consumer_event_types)
-        return self.message_condition & _unexpired(now) & known
+        dispatched = Q(state="dispatched") & of_types(consumer_event_types)
+        return self.message_condition & _unexpired(now) & dispatched
 
     def to_json(self) -> dict[str, Any]:
         """Return the canonical form that is stored, returned and audited. `parse` reads it."""

@@ -63,22 +63,22 @@ def consumers_of(wanted: ReplayFilter, principal: Principal) -> list[Consumer]:
     What the principal may not access is treated as nonexistent. Raises NotFound for the channel or
     the consumer, Conflict for a retired consumer.
     """
-    known = Consumer.objects.select_related("channel").filter(principal.owned())
+    consumers = Consumer.objects.select_related("channel").filter(principal.owned())
     if principal.channels and not principal.is_operator:
-        known = known.filter(channel__slug__in=principal.channels)
+        consumers = consumers.filter(channel__slug__in=principal.channels)
     if wanted.consumer:
-        return [_named(known, wanted)]
+        return [_named(consumers, wanted)]
     if wanted.channel:
         if (
             not principal.may_use(wanted.channel)
             or not Channel.objects.filter(slug=wanted.channel).exists()
         ):
             raise _not_found("channel", wanted.channel)
-        known = known.filter(channel__slug=wanted.channel)
+        consumers = consumers.filter(channel__slug=wanted.channel)
     if wanted.ids:
         rows = Delivery.objects.filter(id__in=wanted.ids).values_list("consumer_id", flat=True)
-        known = known.filter(id__in=set(rows))
-    return list(known.exclude(state=Consumer.State.RETIRED).order_by("id"))
+        consumers = consumers.filter(id__in=set(rows))
+    return list(consumers.exclude(state=Consumer.State.RETIRED).order_by("id"))
 
 
 def count(wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime) -> Count:
@@ -205,7 +205,7 @@ def replay_one(delivery_id: int, principal: Principal, *, now: datetime, slot: i
             raise NotFound("unknown_delivery", "There is no such delivery.")
         consumer = Consumer.objects.select_related("channel").get(id=row.consumer_id)
         _check_replayable(row, consumer, now)
-        wanted = _one(row).within(consumer.channel.slug, consumer.client_id)
+        wanted = _filter_of(row).within(consumer.channel.slug, consumer.client_id)
         replay = Replay.objects.create(
             id=new_id(),
             state=Replay.State.FINISHED,
@@ -248,8 +248,8 @@ def replay_one(delivery_id: int, principal: Principal, *, now: datetime, slot: i
     return transactions.run(write, on_collision=reseed_ids)
 
 
-def _named(known: QuerySet[Consumer], wanted: ReplayFilter) -> Consumer:
-    consumer = known.filter(channel__slug=wanted.channel, client_id=wanted.consumer).first()
+def _named(consumers: QuerySet[Consumer], wanted: ReplayFilter) -> Consumer:
+    consumer = consumers.filter(channel__slug=wanted.channel, client_id=wanted.consumer).first()
     if consumer is None:
         raise _not_found("consumer", wanted.consumer)
     if consumer.state == Consumer.State.RETIRED:
@@ -268,17 +268,17 @@ def _finished(
     if wanted.ids or sum(counted.values()) <= SCAN_ROWS:
         return matching.filter(everyone), True
     # The counters tell where the rows are: all small consumers, then a part of the next one.
-    left, whole, part = SCAN_ROWS, list[int](), Q()
+    room, whole, part = SCAN_ROWS, list[int](), Q()
     for consumer_id, number in counted.items():
-        if number > left:
-            depth = left // len(wanted.states)
+        if number > room:
+            depth = room // len(wanted.states)
             ends = [
                 runner.boundary(consumer_id, state, wanted.first_id - 1, ids.LARGEST, depth)
                 for state in wanted.states
             ]
             part = Q(consumer_id=consumer_id, id__lte=min(ends))
             break
-        left -= number
+        room -= number
         whole.append(consumer_id)
     return matching.filter(Q(consumer_id__in=whole) | part), False
 
@@ -343,7 +343,7 @@ def _check_replayable(row: Delivery, consumer: Consumer, now: datetime) -> None:
         raise Conflict("expired", "The message has expired: the broker does not send it any more.")
 
 
-def _one(row: Delivery) -> ReplayFilter:
+def _filter_of(row: Delivery) -> ReplayFilter:
     return ReplayFilter(states=(row.state,), ids=(row.id,))
 
 

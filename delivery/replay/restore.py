@@ -135,7 +135,7 @@ def sort(rows: Sequence[Restored], consumer: Consumer, now: datetime) -> Sorted:
         .select_for_update()
         .values_list("id", "message_id", "state")
     }
-    found = Sorted([], [], [])
+    result = Sorted([], [], [])
     for row in rows:
         is_here = row.message_id in states
         if row.expires_at is not None and row.expires_at <= now:
@@ -148,12 +148,12 @@ def sort(rows: Sequence[Restored], consumer: Consumer, now: datetime) -> Sorted:
         if row.message_id in here:
             key, state = here[row.message_id]
             if state in DONE:
-                found.finished.append(key)
+                result.finished.append(key)
             continue
         if not is_here:
-            found.missing.append(row)
-        found.new.append(row)
-    return found
+            result.missing.append(row)
+        result.new.append(row)
+    return result
 
 
 def messages(rows: Sequence[Restored], consumer: Consumer) -> None:
@@ -188,7 +188,7 @@ def deliveries(
     rows: Sequence[Restored], consumer: Consumer, restore: Restore, pace: Pace, slot: int
 ) -> list[int]:
     """Create new deliveries; return their keys."""
-    made = [
+    created = [
         Delivery(
             id=new_id(),
             message_id=row.message_id,
@@ -206,10 +206,10 @@ def deliveries(
         )
         for place, row in enumerate(rows)
     ]
-    transitions.create(made, slot)
+    transitions.create(created, slot)
     first = [row.message_id for row in rows if row.is_first]
     Message.objects.filter(id__in=first).update(consumer_count=F("consumer_count") + 1)
-    return [row.id for row in made]
+    return [row.id for row in created]
 
 
 def _admit(restore_id: int, now: datetime, slot: int) -> int:
@@ -225,27 +225,27 @@ def _admit(restore_id: int, now: datetime, slot: int) -> int:
         return 0
     pace = Pace(max(now, restore.next_due_at or now), restore.rate_per_second)
     brought = Restored.objects.filter(restore_id=restore.id).order_by("message_id")
-    some = list(brought[: min(BATCH, _places(pace, now))])
-    if not some:
+    batch = list(brought[: min(BATCH, _places(pace, now))])
+    if not batch:
         if restore.state == Restore.State.STAGED and not brought.exists():
             _end(restore, Restore.State.FINISHED, now)
         return 0
     _begin(restore, consumer, now)
-    found = sort(some, consumer, now)
-    messages(found.missing, consumer)
-    keys = deliveries(found.new, consumer, restore, pace, slot)
+    sorted_rows = sort(batch, consumer, now)
+    messages(sorted_rows.missing, consumer)
+    keys = deliveries(sorted_rows.new, consumer, restore, pace, slot)
     requeued = requeue(
-        found.finished,
+        sorted_rows.finished,
         states=DONE,
         replay_id=restore.replay_id or 0,
         pace=pace,
         first_place=len(keys),
         slot=slot,
     )
-    Restored.objects.filter(id__in=[row.id for row in some]).delete()
-    _keep(restore, found, keys, requeued, len(some), pace, now)
+    Restored.objects.filter(id__in=[row.id for row in batch]).delete()
+    _keep(restore, sorted_rows, keys, requeued, len(batch), pace, now)
     failpoints.reach("in_restore")
-    return len(some)
+    return len(batch)
 
 
 def _places(pace: Pace, now: datetime) -> int:
@@ -291,7 +291,7 @@ def _begin(restore: Restore, consumer: Consumer, now: datetime) -> None:
 
 def _keep(
     restore: Restore,
-    found: Sorted,
+    sorted_rows: Sorted,
     keys: list[int],
     requeued: int,
     taken: int,
@@ -303,7 +303,7 @@ def _keep(
     restore.skipped_count += taken - queued
     restore.next_due_at = pace.after(queued)
     if keys:
-        messages = [row.message_id for row in found.new]
+        messages = [row.message_id for row in sorted_rows.new]
         restore.first_key = min(keys) if not restore.first_key else min(restore.first_key, *keys)
         restore.last_key = max(restore.last_key, *keys)
         restore.low = min(messages) if not restore.low else min(restore.low, *messages)
@@ -356,6 +356,6 @@ def _forget(page: list[int]) -> int:
         MessageBody.objects.filter(message_id__in=gone).delete()
         messages = Message.objects.filter(id__in=gone)
         messages._raw_delete(messages.db)
-    left = [key for key in page if key not in here or key not in wanted]
-    RestoredMessage.objects.filter(message_id__in=left).delete()
+    finished = [key for key in page if key not in here or key not in wanted]
+    RestoredMessage.objects.filter(message_id__in=finished).delete()
     return len(gone)

@@ -128,8 +128,8 @@ def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) 
     rows = by_index(rows, "message_channel")
     keys = rows.order_by("id").values_list("id", flat=True)
     end = next(iter(keys[SCAN : SCAN + 1]), upper)
-    found = keys.filter(wanted, id__lte=end)[: limit + 1]
-    return _cut(list(found), end, upper, limit)
+    matching = keys.filter(wanted, id__lte=end)[: limit + 1]
+    return _cut(list(matching), end, upper, limit)
 
 
 def boundary(consumer_id: int, state: str, after: int, upper: int, scan: int) -> int:
@@ -192,15 +192,15 @@ def make(
         .order_by("id")
         .select_for_update()
     )
-    made = [
+    created = [
         _delivery(message, consumer, pace, first_place + place)
         for place, message in enumerate(messages)
     ]
-    transitions.create(made, slot)
+    transitions.create(created, slot)
     Message.objects.filter(id__in=[message.id for message in messages]).update(
         consumer_count=F("consumer_count") + 1
     )
-    return len(made)
+    return len(created)
 
 
 def unknown_to(consumer: Consumer) -> Q:
@@ -231,7 +231,7 @@ class _Slice:
     def next_key_range(self, consumer: Consumer) -> KeyRange:
         """Read one key range and queue its rows."""
         after = max(self.replay.cursor, self.wanted.first_id - 1, 0)
-        upper, left = self.replay.upper_id, self.room - self.count
+        upper, room = self.replay.upper_id, self.room - self.count
         if self.wanted.kind == "missing":
             condition = self.wanted.missing(consumer.event_types, self.now)
             key_range = messages(
@@ -239,7 +239,7 @@ class _Slice:
                 condition & unknown_to(consumer),
                 after=after,
                 upper=upper,
-                limit=left,
+                limit=room,
             )
             self.count += make(
                 key_range.ids,
@@ -256,7 +256,7 @@ class _Slice:
             self.wanted.replayable(self.now),
             after=after,
             upper=upper,
-            limit=left,
+            limit=room,
         )
         self.count += requeue(
             key_range.ids,
@@ -323,11 +323,11 @@ def _of(consumer_id: int) -> QuerySet[Delivery]:
     return by_index(Delivery.objects.filter(consumer_id=consumer_id), "delivery_list")
 
 
-def _cut(found: list[int], end: int, upper: int, limit: int) -> KeyRange:
-    if len(found) > limit:
-        found = found[:limit]
-        return KeyRange(found, found[-1] if found else 0, False)
-    return KeyRange(found, end, end >= upper)
+def _cut(keys: list[int], end: int, upper: int, limit: int) -> KeyRange:
+    if len(keys) > limit:
+        keys = keys[:limit]
+        return KeyRange(keys, keys[-1] if keys else 0, False)
+    return KeyRange(keys, end, end >= upper)
 
 
 def _delivery(message: Message, consumer: Consumer, pace: Pace, place: int) -> Delivery:

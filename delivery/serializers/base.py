@@ -23,13 +23,15 @@ class RequestSerializer(StrictSerializer):
         """Check the fields that were set."""
         if isinstance(data, Mapping):
             kept = self.refusing_null
-            data = {name: it for name, it in data.items() if it is not None or name in kept}
+            data = {
+                name: value for name, value in data.items() if value is not None or name in kept
+            }
         return super().to_internal_value(data)
 
     def given(self, query: Mapping[str, str]) -> dict[str, str]:
         """Return its parameters in the query of a page, without empty ones."""
-        known = ((name, query.get(name, "").strip()) for name in self._known)
-        return {name: text for name, text in known if text}
+        texts = ((name, query.get(name, "").strip()) for name in self._known)
+        return {name: text for name, text in texts if text}
 
     def usable(self, query: Mapping[str, str]) -> tuple[dict[str, Any], list[FieldError]]:
         """Return the values of its valid parameters, and the errors of the others."""

@@ -63,7 +63,7 @@ def _shown(state: DeliveryState) -> dict[str, tuple[str, Q]]:
 
 STATES: dict[str, tuple[str, Q]] = {
     **{state.value: (state.value, Q()) for state in DeliveryState},
-    **{name: one for state in LABELS for name, one in _shown(state).items()},
+    **{name: shown for state in LABELS for name, shown in _shown(state).items()},
 }
 """Names of states: as stored, or exactly as shown."""
 
@@ -88,12 +88,12 @@ class DeliveryFilter:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the filter of what a serializer has checked; one value stands for a list of it."""
-        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        given = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         for field in fields(cls):
-            if field.name in known and isinstance(field.default, tuple):
-                value = known[field.name]
-                known[field.name] = tuple(sorted(value)) if isinstance(value, list) else (value,)
-        return cls(**known)
+            if field.name in given and isinstance(field.default, tuple):
+                value = given[field.name]
+                given[field.name] = tuple(sorted(value)) if isinstance(value, list) else (value,)
+        return cls(**given)
 
     @property
     def first_id(self) -> int:
@@ -186,10 +186,10 @@ class StoredInstant(WrittenInstant):
 
     def to_internal_value(self, data: Any) -> datetime:
         """The instant."""
-        found = super().to_internal_value(data)
-        if not EARLIEST <= found < LATEST:
+        instant = super().to_internal_value(data)
+        if not EARLIEST <= instant < LATEST:
             raise ValidationError("Write an instant between the years 2000 and 9000.")
-        return found
+        return instant
 
 
 class QueryInstant(StoredInstant):

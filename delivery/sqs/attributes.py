@@ -64,22 +64,22 @@ def read(given: object) -> dict[str, Attribute]:
 
 def read_system(given: object) -> dict[str, Attribute]:
     """Parse a request's message system attributes: at most a trace header. Raises SqsError."""
-    found = read(given)
-    for name, attribute in found.items():
+    attributes = read(given)
+    for name, attribute in attributes.items():
         if name != "AWSTraceHeader":
             raise _invalid(name, "there is no such message system attribute")
         if attribute.data_type != "String":
             raise _invalid(name, "its type must be String")
         if fault := http.settable(TRACE, str(attribute.value)):
             raise _invalid(name, fault)
-    return found
+    return attributes
 
 
 def size(attributes: Attributes) -> int:
     """Return the bytes that count towards a message's limit: names, types and values."""
     return sum(
-        len(name.encode()) + len(it.data_type.encode()) + len(it.raw)
-        for name, it in attributes.items()
+        len(name.encode()) + len(attribute.data_type.encode()) + len(attribute.raw)
+        for name, attribute in attributes.items()
     )
 
 
@@ -102,10 +102,13 @@ def md5(attributes: Attributes) -> str:
 def show(attributes: Attributes) -> dict[str, dict[str, str]]:
     """Represent attributes in a response."""
     return {
-        name: {"BinaryValue": base64.b64encode(it.value).decode(), "DataType": it.data_type}
-        if isinstance(it.value, bytes)
-        else {"StringValue": it.value, "DataType": it.data_type}
-        for name, it in attributes.items()
+        name: {
+            "BinaryValue": base64.b64encode(attribute.value).decode(),
+            "DataType": attribute.data_type,
+        }
+        if isinstance(attribute.value, bytes)
+        else {"StringValue": attribute.value, "DataType": attribute.data_type}
+        for name, attribute in attributes.items()
     }
 
 
@@ -115,8 +118,8 @@ def choose(attributes: Attributes, wanted: Collection[str]) -> dict[str, Attribu
         return dict(attributes)
     prefixes = tuple(name[:-1] for name in wanted if name.endswith(".*"))
     return {
-        name: it
-        for name, it in attributes.items()
+        name: attribute
+        for name, attribute in attributes.items()
         if name in wanted or (prefixes and name.startswith(prefixes))
     }
 
@@ -148,18 +151,18 @@ def to_headers(attributes: Attributes, system: Attributes) -> dict[str, str]:
     for name, attribute in attributes.items():
         if fields.get(name):
             continue
-        known = http.canonical(name)
+        canonical = http.canonical(name)
         is_plain = attribute.data_type == "String" and isinstance(attribute.value, str)
         if (
             not is_plain
-            or known in taken
-            or known in {PACKED.lower(), TRACE.lower()}
+            or canonical in taken
+            or canonical in {PACKED.lower(), TRACE.lower()}
             or attribute.value != str(attribute.value).strip()
             or http.forwardable(name, str(attribute.value))
         ):
             packed |= show({name: attribute})
         else:
-            taken.add(known)
+            taken.add(canonical)
             stored[name] = str(attribute.value)
     if packed:
         stored[PACKED] = json.dumps(packed, separators=(",", ":"))
@@ -170,21 +173,21 @@ def to_headers(attributes: Attributes, system: Attributes) -> dict[str, str]:
 
 def of_message(stored: Mapping[str, str], kind: str, media_type: str) -> dict[str, Attribute]:
     """Return the attributes of a stored message, published through SQS or otherwise."""
-    found = {
+    attributes = {
         name: Attribute("String", value)
         for name, value in stored.items()
         if value and name not in {PACKED, TRACE} and not name.startswith(DEAD_LETTER_PREFIX)
     }
     for name, value in ((EVENT_TYPE, kind), (CONTENT_TYPE, media_type)):
         if value:
-            found[name] = Attribute("String", value)
+            attributes[name] = Attribute("String", value)
     try:
         packed = json.loads(stored.get(PACKED, "{}"))
-        found |= {name: _read(name, value) for name, value in packed.items()}
+        attributes |= {name: _read(name, value) for name, value in packed.items()}
     except (ValueError, AttributeError, SqsError):
         # A REST producer may send any text under this name; then it is an ordinary header.
-        found[PACKED] = Attribute("String", stored[PACKED])
-    return found
+        attributes[PACKED] = Attribute("String", stored[PACKED])
+    return attributes
 
 
 def _read(name: str, value: object) -> Attribute:
@@ -198,16 +201,16 @@ def _read(name: str, value: object) -> Attribute:
         detail = "Message attribute list values in SendMessage operation are not supported."
         raise SqsError("UnsupportedOperation", detail)
     data_type = value.get("DataType")
-    found = _TYPE.fullmatch(data_type) if isinstance(data_type, str) else None
-    if found is None:
+    match = _TYPE.fullmatch(data_type) if isinstance(data_type, str) else None
+    if match is None:
         raise _invalid(name, "its type must be String, Number or Binary")
-    kind = found[1]
+    kind = match[1]
     content = value.get("BinaryValue" if kind == "Binary" else "StringValue")
     if not isinstance(content, str) or not content:
         raise _invalid(name, f"it must contain a non-empty value of type {kind}")
     if kind == "Binary":
         try:
-            return Attribute(found[0], base64.b64decode(content, validate=True))
+            return Attribute(match[0], base64.b64decode(content, validate=True))
         except (BadBase64, ValueError):
             raise _invalid(name, "BinaryValue is not base64") from None
     if not is_text(content):
@@ -215,7 +218,7 @@ def _read(name: str, value: object) -> Attribute:
     if kind == "Number" and not _NUMBER.fullmatch(content):
         detail = f"Could not cast message attribute '{name}' value to number."
         raise SqsError("InvalidParameterValue", detail)
-    return Attribute(found[0], content)
+    return Attribute(match[0], content)
 
 
 def _invalid(name: str, reason: str) -> SqsError:

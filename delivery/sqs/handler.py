@@ -106,11 +106,11 @@ def _call(
     meta: Mapping[str, Any], read: list[bytes], defer: Defer | None, request_id: str
 ) -> tuple[protocol.Call, dict[str, Any]]:
     signed = signature.read(meta)
-    known = authentication.sigv4_secret(signed.key_id)
-    if known is None:
+    credentials = authentication.sigv4_secret(signed.key_id)
+    if credentials is None:
         detail = "The security token included in the request is invalid."
         raise SqsError("InvalidClientTokenId", detail)
-    principal, secret = known
+    principal, secret = credentials
 
     def check(body: bytes) -> None:
         # The signature includes the hash of the whole body.

@@ -89,19 +89,19 @@ def list_queues(context: Context, parameters: Parameters) -> Result:
     prefix = parameters.get("QueueNamePrefix", "")
     if not isinstance(prefix, str):
         raise SqsError("MalformedInput", "QueueNamePrefix must be a text.")
-    found = [
+    names = [
         queue.name
         for queue in queues.every()
         if queue.name.startswith(prefix) and context.receives(queue)
     ]
-    return _page(context, parameters, found, "QueueUrls")
+    return _page(context, parameters, names, "QueueUrls")
 
 
 def list_sources(context: Context, parameters: Parameters) -> Result:
     """ListDeadLetterSourceQueues: list the queues whose redrive policy names this one."""
     target = context.queue(parameters, *ANY_SCOPE)
-    found = [queue.name for queue in sources_of(target.name) if context.receives(queue)]
-    return _page(context, parameters, found, "queueUrls")
+    names = [queue.name for queue in sources_of(target.name) if context.receives(queue)]
+    return _page(context, parameters, names, "queueUrls")
 
 
 def sources_of(name: str) -> list[QueueView]:
@@ -119,10 +119,10 @@ def get_attributes(context: Context, parameters: Parameters) -> Result:
     if unknown := [name for name in wanted if name != "All" and name not in queues.READABLE]:
         raise SqsError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
     is_all = "All" in wanted
-    found = queues.shown(queue, context.region) if wanted else {}
+    attributes = queues.shown(queue, context.region) if wanted else {}
     if is_all or any(name in wanted for name in COUNTS):
-        found |= _counts(queue)
-    chosen = {name: value for name, value in found.items() if is_all or name in wanted}
+        attributes |= _counts(queue)
+    chosen = {name: value for name, value in attributes.items() if is_all or name in wanted}
     return {"Attributes": chosen} if chosen else {}
 
 
@@ -319,12 +319,12 @@ def _register(context: Context, name: str, given: dict[str, str]) -> int:
 
 
 def _of_channel(given: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if "MaximumMessageSize" in given:
-        found["max_body_bytes"] = int(given["MaximumMessageSize"])
+        settings["max_body_bytes"] = int(given["MaximumMessageSize"])
     if "SqsManagedSseEnabled" in given:
-        found["encrypt_bodies"] = given["SqsManagedSseEnabled"] == "true"
-    return found
+        settings["encrypt_bodies"] = given["SqsManagedSseEnabled"] == "true"
+    return settings
 
 
 def _exists(attribute: str) -> SqsError:
@@ -395,11 +395,11 @@ def _page(context: Context, parameters: Parameters, names: Sequence[str], key: s
         after = _after(token)
         names = [name for name in names if name > after]
     page = names[: limit or MAX_RESULTS]
-    found: Result = {key: [context.url_of(name) for name in page]}
+    result: Result = {key: [context.url_of(name) for name in page]}
     if limit is not None and len(names) > limit:
-        found["NextToken"] = base64.urlsafe_b64encode(page[-1].encode()).decode()
+        result["NextToken"] = base64.urlsafe_b64encode(page[-1].encode()).decode()
     # SQS omits an empty list of queues.
-    return found if page or key == "queueUrls" else {}
+    return result if page or key == "queueUrls" else {}
 
 
 def _after(token: object) -> str:

@@ -98,8 +98,12 @@ def receive(context: Context, parameters: Parameters) -> Result:
     def show(received: Sequence[ReceivedMessage]) -> Result:
         if not received:
             return {}
-        known = _Known(received, wanted)
-        return {"Messages": [_show(one, queue, known, chosen, context.region) for one in received]}
+        details = _Known(received, wanted)
+        return {
+            "Messages": [
+                _show(message, queue, details, chosen, context.region) for message in received
+            ]
+        }
 
     return show(_wait(context, queue, receive_request, float(wait_s), show))
 
@@ -172,11 +176,11 @@ def _read(context: Context, queue: QueueView, given: Mapping[str, Any], now: dat
         "delay_ms": delay_s * 1000 or None,
     }
     try:
-        made = publication.from_item(item, queue.channel, context.principal.producer, now)
+        message = publication.from_item(item, queue.channel, context.principal.producer, now)
     except BrokerError as problem:
         raise errors.of(problem) from None
     kept_s = delay_s + queue.number("MessageRetentionPeriod")
-    made = made._replace(
+    message = message._replace(
         headers=attributes.to_headers(sent, system),
         expires_at=now + timedelta(seconds=kept_s),
     )
@@ -185,7 +189,7 @@ def _read(context: Context, queue: QueueView, given: Mapping[str, Any], now: dat
         checksums["MD5OfMessageAttributes"] = attributes.md5(sent)
     if system:
         checksums["MD5OfMessageSystemAttributes"] = attributes.md5(system)
-    return _Prepared(made, checksums)
+    return _Prepared(message, checksums)
 
 
 def _delay(queue: QueueView, given: Mapping[str, Any]) -> int:
@@ -228,7 +232,7 @@ def _store(context: Context, queue: QueueView, messages: Sequence[_Prepared]) ->
     principal = context.principal
     publishing.check_rate(principal.producer, len(messages))
     stored = accept.accept(
-        queue.channel, principal.producer_id, [it.publication for it in messages]
+        queue.channel, principal.producer_id, [message.publication for message in messages]
     )
     done = []
     for message, result in zip(messages, stored, strict=True):
@@ -287,10 +291,10 @@ class _Known:
         self.first: dict[int, datetime] = {}
         """When a delivery was first received, by delivery; absent if it was not received before."""
         if self.asks("MessageDeduplicationId") or self.asks("SenderId"):
-            rows = Message.objects.filter(id__in=[one.row.message_id for one in received])
-            found = rows.values_list("id", "idempotency_key", "producer__slug")
-            self.senders = {id_: (key, slug or "") for id_, key, slug in found}
-        redelivered = [one.row.id for one in received if one.row.attempt > 1]
+            rows = Message.objects.filter(id__in=[message.row.message_id for message in received])
+            senders = rows.values_list("id", "idempotency_key", "producer__slug")
+            self.senders = {id_: (key, slug or "") for id_, key, slug in senders}
+        redelivered = [message.row.id for message in received if message.row.attempt > 1]
         if redelivered and self.asks("ApproximateFirstReceiveTimestamp"):
             attempts = Attempt.objects.filter(delivery_id__in=redelivered).values_list(
                 "delivery_id"
@@ -303,61 +307,65 @@ class _Known:
 
 
 def _show(
-    one: ReceivedMessage, queue: QueueView, known: _Known, chosen: Sequence[str], region: str
+    message: ReceivedMessage, queue: QueueView, details: _Known, chosen: Sequence[str], region: str
 ) -> Result:
-    payload = one.payload
+    payload = message.payload
     body = payload.body
     if body is None:
         # Ten messages of maximum size are more than a response of the REST API holds.
-        body = payloads.load([one.row.message_id])[one.row.message_id].body or b""
-    kept = attributes.of_message(payload.headers, one.row.event_type, payload.content_type)
+        body = payloads.load([message.row.message_id])[message.row.message_id].body or b""
+    kept = attributes.of_message(payload.headers, message.row.event_type, payload.content_type)
     try:
         text = body.decode()
     except UnicodeDecodeError:
         text = base64.b64encode(body).decode()
         kept[attributes.ENCODING] = attributes.Attribute("String", "base64")
     shown: Result = {
-        "MessageId": ids.to_uuid(one.row.message_id),
-        "ReceiptHandle": one.token,
+        "MessageId": ids.to_uuid(message.row.message_id),
+        "ReceiptHandle": message.token,
         "MD5OfBody": _md5(text.encode()),
         "Body": text,
     }
-    if system := _system(one, queue, known, region):
+    if system := _system(message, queue, details, region):
         shown["Attributes"] = system
-    if found := attributes.choose(kept, chosen):
-        shown["MD5OfMessageAttributes"] = attributes.md5(found)
-        shown["MessageAttributes"] = attributes.show(found)
+    if shown_attributes := attributes.choose(kept, chosen):
+        shown["MD5OfMessageAttributes"] = attributes.md5(shown_attributes)
+        shown["MessageAttributes"] = attributes.show(shown_attributes)
     return shown
 
 
-def _died_in(one: ReceivedMessage, region: str) -> str:
+def _died_in(message: ReceivedMessage, region: str) -> str:
     """Return the ARN of the queue in which the message died; '' if it was no queue."""
-    channel = one.payload.headers.get(f"{DEAD_LETTER_PREFIX}Channel", "")
-    name = queues.name_of(channel, one.payload.headers.get(f"{DEAD_LETTER_PREFIX}Consumer", ""))
+    channel = message.payload.headers.get(f"{DEAD_LETTER_PREFIX}Channel", "")
+    name = queues.name_of(channel, message.payload.headers.get(f"{DEAD_LETTER_PREFIX}Consumer", ""))
     return queues.arn_of(name, region) if name else ""
 
 
-def _system(one: ReceivedMessage, queue: QueueView, known: _Known, region: str) -> dict[str, str]:
-    row = one.row
-    key, sender = known.senders.get(row.message_id, ("", ""))
-    found = {
+def _system(
+    message: ReceivedMessage, queue: QueueView, details: _Known, region: str
+) -> dict[str, str]:
+    row = message.row
+    key, sender = details.senders.get(row.message_id, ("", ""))
+    values = {
         "SenderId": sender or "hookstation",
         "SentTimestamp": _millis(row.accepted_at),
         "ApproximateReceiveCount": str(row.tries),
-        "ApproximateFirstReceiveTimestamp": _millis(known.first.get(row.id) or _taken_at(one)),
-        "AWSTraceHeader": one.payload.headers.get(attributes.TRACE, ""),
+        "ApproximateFirstReceiveTimestamp": _millis(
+            details.first.get(row.id) or _taken_at(message)
+        ),
+        "AWSTraceHeader": message.payload.headers.get(attributes.TRACE, ""),
         "MessageGroupId": row.ordering_key,
     }
-    if f"{DEAD_LETTER_PREFIX}Channel" in one.payload.headers:
-        found["DeadLetterQueueSourceArn"] = _died_in(one, region)
+    if f"{DEAD_LETTER_PREFIX}Channel" in message.payload.headers:
+        values["DeadLetterQueueSourceArn"] = _died_in(message, region)
     if queue.is_fifo:
-        found["MessageDeduplicationId"] = key.removeprefix(_scope(queue, row.ordering_key))
-        found["SequenceNumber"] = _sequence(row.message_id)
-    return {name: value for name, value in found.items() if value and known.asks(name)}
+        values["MessageDeduplicationId"] = key.removeprefix(_scope(queue, row.ordering_key))
+        values["SequenceNumber"] = _sequence(row.message_id)
+    return {name: value for name, value in values.items() if value and details.asks(name)}
 
 
-def _taken_at(one: ReceivedMessage) -> datetime:
-    lease = leasing.lease_of(one.token)
+def _taken_at(message: ReceivedMessage) -> datetime:
+    lease = leasing.lease_of(message.token)
     return lease.taken_at if lease else clock.now()
 
 
@@ -422,7 +430,7 @@ def _entries(parameters: Parameters) -> dict[str, dict[str, Any]]:
             f"Maximum number of entries per request are {MAX_BATCH}. You have sent {len(given)}."
         )
         raise SqsError("TooManyEntriesInBatchRequest", detail)
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for entry in given:
         id_ = _text(entry, "Id")
         if not _ENTRY_ID.fullmatch(id_):
@@ -431,10 +439,10 @@ def _entries(parameters: Parameters) -> dict[str, dict[str, Any]]:
                 "underscores. It can be at most 80 letters long."
             )
             raise SqsError("InvalidBatchEntryId", detail)
-        if id_ in found:
+        if id_ in entries:
             raise SqsError("BatchEntryIdsNotDistinct", f"Id {id_} repeated.")
-        found[id_] = entry
-    return found
+        entries[id_] = entry
+    return entries
 
 
 def _each(
@@ -478,7 +486,7 @@ def _size_of_entry(entry: Mapping[str, Any]) -> int:
 
 def _names(parameters: Parameters, name: str) -> list[str]:
     given = parameters.get(name, [])
-    if not isinstance(given, list) or not all(isinstance(it, str) for it in given):
+    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
         raise SqsError("MalformedInput", f"{name} must be a list of texts.")
     return given
 

@@ -129,7 +129,7 @@ def _target_arn(task: MoveTask, region: str) -> str:
 
 
 def _show(task: MoveTask, region: str) -> Result:
-    found: Result = {
+    shown: Result = {
         "Status": task.state,
         "SourceArn": task.source_arn or queues.arn_of(_name(task), region),
         "ApproximateNumberOfMessagesMoved": task.moved_count,
@@ -137,14 +137,14 @@ def _show(task: MoveTask, region: str) -> Result:
         "StartedTimestamp": int(task.started_at.timestamp() * 1000),
     }
     if task.state == State.RUNNING:
-        found["TaskHandle"] = _handle(task)
+        shown["TaskHandle"] = _handle(task)
     if target := _target_arn(task, region):
-        found["DestinationArn"] = target
+        shown["DestinationArn"] = target
     if task.max_per_second:
-        found["MaxNumberOfMessagesPerSecond"] = task.max_per_second
+        shown["MaxNumberOfMessagesPerSecond"] = task.max_per_second
     if task.failure:
-        found["FailureReason"] = task.failure
-    return found
+        shown["FailureReason"] = task.failure
+    return shown
 
 
 def _handle(task: MoveTask) -> str:

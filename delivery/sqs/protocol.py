@@ -105,13 +105,13 @@ def write_error(error: SqsError, *, as_json: bool, request_id: str) -> bytes:
 def _read_json(meta: Mapping[str, Any], body: bytes) -> Call:
     target = meta["HTTP_X_AMZ_TARGET"]
     try:
-        found = json.loads(body.decode() or "{}")
+        document = json.loads(body.decode() or "{}")
     except (UnicodeDecodeError, ValueError, RecursionError):
         raise SqsError("MalformedInput", "The body is not JSON.") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise SqsError("MalformedInput", "The body must be a JSON object.")
     # null means absent.
-    parameters = {name: value for name, value in found.items() if value is not None}
+    parameters = {name: value for name, value in document.items() if value is not None}
     # The only parameter with a lower-case name in the service's model.
     if "tags" in parameters:
         parameters.setdefault("Tags", parameters.pop("tags"))
@@ -150,23 +150,23 @@ def _read_query(meta: Mapping[str, Any], body: bytes) -> Call:
 
 
 def _structure(tree: Mapping[str, Any], operation: str) -> Parameters:
-    found: Parameters = {}
+    parameters: Parameters = {}
     for name, value in tree.items():
         if name == f"{operation}RequestEntry":
-            found["Entries"] = [_structure(entry, "") for entry in _entries(name, value)]
+            parameters["Entries"] = [_structure(entry, "") for entry in _entries(name, value)]
         elif name in _LISTS and isinstance(value, dict):
-            found[_LISTS[name]] = [str(entry) for entry in _in_order(value)]
+            parameters[_LISTS[name]] = [str(entry) for entry in _in_order(value)]
         elif name in _MAPS and isinstance(value, dict):
             into, key = _MAPS[name]
             entries = list(_entries(name, value))
             if any(key not in entry for entry in entries):
                 raise SqsError("MalformedInput", f"An entry of {name} has no {key}.")
-            found[into] = {str(entry[key]): entry.get("Value", "") for entry in entries}
+            parameters[into] = {str(entry[key]): entry.get("Value", "") for entry in entries}
         elif name in _NUMBERS:
-            found[name] = _number(name, value)
+            parameters[name] = _number(name, value)
         else:
-            found[name] = value
-    return found
+            parameters[name] = value
+    return parameters
 
 
 def _entries(name: str, value: Any) -> Iterable[dict[str, Any]]:
@@ -177,7 +177,7 @@ def _entries(name: str, value: Any) -> Iterable[dict[str, Any]]:
 
 
 def _in_order(value: Mapping[str, Any]) -> list[Any]:
-    return [value[key] for key in sorted(value, key=lambda it: (len(it), it))]
+    return [value[key] for key in sorted(value, key=lambda name: (len(name), name))]
 
 
 def _number(name: str, value: Any) -> int:
@@ -195,14 +195,14 @@ def _element(name: str, value: Any, operation: str) -> str:
         entry = "ListMessageMoveTasksResultEntry"
     if isinstance(value, Mapping):
         if key:
-            pairs = [(_text(name), _element("Value", one, "")) for name, one in value.items()]
+            pairs = [(_text(name), _element("Value", item, "")) for name, item in value.items()]
             return "".join(
                 f"<{entry}><{key}>{name}</{key}>{text}</{entry}>" for name, text in pairs
             )
-        inner = "".join(_element(part, one, operation) for part, one in value.items())
+        inner = "".join(_element(part, item, operation) for part, item in value.items())
         return f"<{entry}>{inner}</{entry}>"
     if isinstance(value, list):
-        return "".join(_element(entry, one, operation) for one in value)
+        return "".join(_element(entry, item, operation) for item in value)
     if isinstance(value, bool):
         return f"<{entry}>{str(value).lower()}</{entry}>"
     return f"<{entry}>{_text(str(value))}</{entry}>"

@@ -163,23 +163,23 @@ def find(name: str) -> QueueView:
 def every() -> Iterable[QueueView]:
     """Return all queues, by name."""
     _, by_consumer = _rows.read()
-    found = []
+    views = []
     for channel in config_cache.channels():
         rows = [
             (by_consumer[consumer.id], consumer)
             for consumer in channel.consumers
             if consumer.id in by_consumer and consumer.mode == Consumer.Mode.PULL
         ]
-        found += [QueueView(row.name, channel, consumer, row) for row, consumer in rows]
+        views += [QueueView(row.name, channel, consumer, row) for row, consumer in rows]
         if not rows and (consumer := pull_consumer(channel)):
-            found.append(QueueView(channel.slug, channel, consumer, None))
-    return sorted(found, key=lambda queue: queue.name)
+            views.append(QueueView(channel.slug, channel, consumer, None))
+    return sorted(views, key=lambda queue: queue.name)
 
 
 def pull_consumer(channel: ChannelConfig) -> ConsumerConfig | None:
     """Return the pull consumer that is the channel's queue: ``sqs``, or the only pull consumer."""
-    pulling = [it for it in channel.consumers if it.mode == Consumer.Mode.PULL]
-    named = [it for it in pulling if it.client_id == CLIENT_ID]
+    pulling = [consumer for consumer in channel.consumers if consumer.mode == Consumer.Mode.PULL]
+    named = [consumer for consumer in pulling if consumer.client_id == CLIENT_ID]
     return named[0] if named else pulling[0] if len(pulling) == 1 else None
 
 
@@ -223,10 +223,10 @@ def name_of_url(url: object) -> str:
 
 def name_of_arn(arn: object, parameter: str) -> str:
     """Return the queue name in an ARN. Raises SqsError."""
-    found = _ARN.fullmatch(arn) if isinstance(arn, str) else None
-    if found is None:
+    match = _ARN.fullmatch(arn) if isinstance(arn, str) else None
+    if match is None:
         raise errors.invalid(parameter, arn, "It is not the ARN of a queue.")
-    return found[1]
+    return match[1]
 
 
 def arn_of(name: str, region: str) -> str:
@@ -236,21 +236,21 @@ def arn_of(name: str, region: str) -> str:
 
 def read_redrive(text: str) -> RedrivePolicy:
     """Parse a redrive policy. Raises SqsError."""
-    found = _object("RedrivePolicy", text)
-    receives = found.get("maxReceiveCount")
+    policy = _object("RedrivePolicy", text)
+    receives = policy.get("maxReceiveCount")
     number = str(receives) if not isinstance(receives, bool) else ""
     if not re.fullmatch("[0-9]{1,4}", number) or not 1 <= int(number) <= MAX_RECEIVES:
         raise errors.invalid(
             "RedrivePolicy", text, f"maxReceiveCount must be from 1 to {MAX_RECEIVES}."
         )
-    arn = found.get("deadLetterTargetArn")
+    arn = policy.get("deadLetterTargetArn")
     return RedrivePolicy(name_of_arn(arn, "RedrivePolicy"), str(arn), int(number))
 
 
 def read_allow(text: str) -> tuple[str, tuple[str, ...]]:
     """Parse a redrive allow policy: its permission, and its source queues. Raises SqsError."""
-    found = _object("RedriveAllowPolicy", text)
-    permission, arns = found.get("redrivePermission"), found.get("sourceQueueArns", [])
+    policy = _object("RedriveAllowPolicy", text)
+    permission, arns = policy.get("redrivePermission"), policy.get("sourceQueueArns", [])
     if permission not in {"allowAll", "denyAll", "byQueue"} or not isinstance(arns, list):
         raise errors.invalid(
             "RedriveAllowPolicy", text, "redrivePermission must be allowAll, denyAll or byQueue."
@@ -283,16 +283,16 @@ def clean(given: object, *, is_fifo: bool) -> dict[str, str]:
 def shown(queue: QueueView, region: str) -> dict[str, str]:
     """Return all attributes of a queue except the counts, by name."""
     row = queue.row
-    found = {name: str(queue.number(name)) for name in NUMBERS if not name.startswith("Kms")}
-    found["MaximumMessageSize"] = str(queue.max_bytes)
-    found |= {
+    attributes = {name: str(queue.number(name)) for name in NUMBERS if not name.startswith("Kms")}
+    attributes["MaximumMessageSize"] = str(queue.max_bytes)
+    attributes |= {
         "QueueArn": arn_of(queue.name, region),
         "CreatedTimestamp": _seconds(row.created_at if row else None),
         "LastModifiedTimestamp": _seconds(row.updated_at if row else None),
         "SqsManagedSseEnabled": str(queue.channel.encrypt_bodies).lower(),
     }
     if queue.is_fifo:
-        found |= {
+        attributes |= {
             "FifoQueue": "true",
             "ContentBasedDeduplication": "false",
             "DeduplicationScope": "queue",
@@ -303,17 +303,17 @@ def shown(queue: QueueView, region: str) -> dict[str, str]:
         for name, value in queue.set_attributes.items()
         if name not in NUMBERS or name.startswith("Kms")
     }
-    return found | kept
+    return attributes | kept
 
 
 def _object(name: str, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise errors.invalid(name, text, "It is not a JSON object.")
-    return found
+    return value
 
 
 def _clean(name: str, value: object) -> str:

@@ -63,12 +63,12 @@ def read(meta: Mapping[str, Any]) -> Signed:
     if not authorization.startswith("AWS4"):
         detail = "Request is missing Authentication Token"
         raise SqsError("MissingAuthenticationToken", detail)
-    found = _HEADER.fullmatch(authorization.strip())
-    if found is None:
+    match = _HEADER.fullmatch(authorization.strip())
+    if match is None:
         raise _incomplete(
             "Authorization needs 'Credential', 'SignedHeaders' and 'Signature' parameters."
         )
-    credential, names, given = found.groups()
+    credential, names, given = match.groups()
     return _signed(credential, names, given, meta.get("HTTP_X_AMZ_DATE", ""), None)
 
 

@@ -95,7 +95,7 @@ class Names(Generic[Waiter]):
         self._unanswered_since: dict[Place, float] = {}
         self._queued: deque[Place] = deque()
         self._threads = 0
-        self._found: deque[tuple[Place, list[str] | LookupFailure]] = deque()
+        self._ended: deque[tuple[Place, list[str] | LookupFailure]] = deque()
         self._waiting: dict[int, tuple[Waiter, Place, float]] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._ticket = 0
@@ -133,8 +133,8 @@ class Names(Generic[Waiter]):
         with suppress(BlockingIOError):
             self._signal_receiver.recv(4096)
         results: list[LookupResult[Waiter]] = []
-        while self._found:
-            place, result = self._found.popleft()
+        while self._ended:
+            place, result = self._ended.popleft()
             outcome = self._store(place, result)
             tickets = [key for key, (_, wanted, _) in self._waiting.items() if wanted == place]
             results += [self._end_wait(ticket, outcome) for ticket in tickets]
@@ -214,7 +214,7 @@ class Names(Generic[Waiter]):
             result = LookupFailure(error.strerror or "the lookup failed", is_local)
         except UnicodeError:
             result = LookupFailure("it is not a host name", is_local=False)
-        self._found.append((place, result))
+        self._ended.append((place, result))
         # A full socket has been signalled already, a closed one has no listener any more.
         with suppress(OSError):
             self._signal_sender.send(b"\0")

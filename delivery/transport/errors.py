@@ -98,20 +98,20 @@ def judge(failure: Failure) -> tuple[Outcome, str]:
         return Outcome.INTERRUPTED, f"The broker's host could not connect: {reason}."
     if failure.blocked_ip:
         return Outcome.BLOCKED_ADDRESS, f"The address {failure.blocked_ip} is not allowed."
-    found = _outcome(failure)
-    if found is Outcome.BLOCKED_ADDRESS:
-        return found, "Only http:// and https:// URLs are allowed."
-    if found is Outcome.TIMEOUT:
-        return found, f"No complete response within {failure.timeout_ms} ms."
-    if found is Outcome.CONNECT_TIMEOUT:
-        return found, f"No connection within {failure.connect_timeout_ms} ms."
-    return found, f"{SENTENCES[found]}: {_detail(failure)}."
+    judged = _outcome(failure)
+    if judged is Outcome.BLOCKED_ADDRESS:
+        return judged, "Only http:// and https:// URLs are allowed."
+    if judged is Outcome.TIMEOUT:
+        return judged, f"No complete response within {failure.timeout_ms} ms."
+    if judged is Outcome.CONNECT_TIMEOUT:
+        return judged, f"No connection within {failure.connect_timeout_ms} ms."
+    return judged, f"{SENTENCES[judged]}: {_detail(failure)}."
 
 
 def answered(status: int, *, oversized: bool) -> tuple[Outcome, str]:
     """Return the outcome of a response by its status, and the sentence if it is no success."""
-    found = outcome.from_status(status, oversized)
-    return found, "" if found.is_success else f"The endpoint answered {status}."
+    judged = outcome.from_status(status, oversized)
+    return judged, "" if judged.is_success else f"The endpoint answered {status}."
 
 
 def _cut_short(failure: Failure) -> bool:

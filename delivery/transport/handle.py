@@ -325,21 +325,21 @@ class Handle:
         status = curl.getinfo(pycurl.RESPONSE_CODE)
         headers = _final(self._headers.getvalue())
         if code == 0:
-            found, error = errors.answered(status, oversized=False)
+            judged, error = errors.answered(status, oversized=False)
         else:
             # An interim response does not count.
             status = status if status >= 200 else None
             has_headers = _END_OF_HEADERS.search(headers) is not None
-            found, error = errors.judge(self._failure(code, detail, status, has_headers))
+            judged, error = errors.judge(self._failure(code, detail, status, has_headers))
         return Response(
             key=call.key,
-            outcome=found,
+            outcome=judged,
             status=status,
             headers=headers[:_KEPT_HEADER_BYTES].decode("latin-1"),
             excerpt=bytes(self._excerpt),
             error=error,
-            retry_after=None if found.is_success else _retry_after(headers),
-            is_final=not found.is_success and _RETRY_NEVER.search(headers) is not None,
+            retry_after=None if judged.is_success else _retry_after(headers),
+            is_final=not judged.is_success and _RETRY_NEVER.search(headers) is not None,
             connect_ms=self._connect_ms() if self._peers else None,
             first_byte_ms=self._ms(curl.getinfo(pycurl.STARTTRANSFER_TIME)) if headers else None,
             total_ms=self._ms(curl.getinfo(pycurl.TOTAL_TIME)),
@@ -429,11 +429,11 @@ def _final(headers: bytes) -> bytes:
 
 
 def _retry_after(headers: bytes) -> float | None:
-    found = _RETRY_AFTER.search(headers)
-    if found is None:
+    match = _RETRY_AFTER.search(headers)
+    if match is None:
         return None
     # A date is compared with the clock that measures the wait, not with this host's.
-    return outcome.parse_retry_after(found[1].decode("latin-1"), clock.now())
+    return outcome.parse_retry_after(match[1].decode("latin-1"), clock.now())
 
 
 def _has_route(family: int, peer: Any) -> bool:

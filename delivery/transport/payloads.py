@@ -69,7 +69,7 @@ def select_payloads(message_ids: Iterable[int], largest: int = SMALL_BYTES) -> r
 
 def load(message_ids: Iterable[int]) -> dict[int, Payload]:
     """Load the payloads of these messages, of any size; an id without a row is absent."""
-    return {found[0]: _open(found) for found in _read(set(message_ids), largest=1 << 62)}
+    return {row[0]: _open(row) for row in _read(set(message_ids), largest=1 << 62)}
 
 
 class PayloadCache:
@@ -90,42 +90,42 @@ class PayloadCache:
         Large bodies are not loaded; see `Payload.is_left` and `load`.
         """
         uses = Tally(message_ids)
-        known = {key: self._kept[key][0] for key in uses if key in self._kept}
-        for key in known:
+        loaded = {key: self._kept[key][0] for key in uses if key in self._kept}
+        for key in loaded:
             self._use(key, uses[key])
-        for found in _read(uses.keys() - known.keys(), largest=SMALL_BYTES):
-            key, _, _, consumer_count, *_ = found
-            payload = known[key] = _open(found)
+        for row in _read(uses.keys() - loaded.keys(), largest=SMALL_BYTES):
+            key, _, _, consumer_count, *_ = row
+            payload = loaded[key] = _open(row)
             if payload.body is not None and consumer_count > uses[key]:
                 self._keep(key, payload, consumer_count - uses[key])
-        return known
+        return loaded
 
     def prepare(self, message_ids: Iterable[int]) -> None:
         """Read payloads that will be sent soon; large bodies are not loaded."""
-        for found in _read(set(message_ids) - self._kept.keys(), largest=SMALL_BYTES):
-            key, _, _, consumer_count, *_ = found
-            payload = _open(found)
+        for row in _read(set(message_ids) - self._kept.keys(), largest=SMALL_BYTES):
+            key, _, _, consumer_count, *_ = row
+            payload = _open(row)
             if payload.body is not None:
                 self._keep(key, payload, max(1, consumer_count))
 
     def add(self, rows: Iterable[Row], uses: Mapping[int, int]) -> None:
         """Keep rows that were read already, for this many uses each, except large bodies."""
-        for found in rows:
-            key = found[0]
+        for row in rows:
+            key = row[0]
             if uses.get(key) and key not in self._kept:
-                payload = _open(found)
+                payload = _open(row)
                 if payload.body is not None:
                     self._keep(key, payload, uses[key])
 
     def _use(self, key: int, times: int) -> None:
-        payload, left = self._kept[key]
-        if left > times:
-            self._kept[key] = payload, left - times
+        payload, remaining = self._kept[key]
+        if remaining > times:
+            self._kept[key] = payload, remaining - times
         else:
             self._drop(key)
 
-    def _keep(self, key: int, payload: Payload, left: int) -> None:
-        self._kept[key] = payload, left
+    def _keep(self, key: int, payload: Payload, remaining: int) -> None:
+        self._kept[key] = payload, remaining
         self._room -= payload.size
         while self._room < 0:
             self._drop(next(iter(self._kept)))
@@ -177,7 +177,7 @@ def stamp(claimed: ClaimedDelivery) -> DeliveryMetadata:
 
 def call(
     key: int,
-    view: ConsumerConfig,
+    consumer: ConsumerConfig,
     signer: Signer,
     payload: Payload,
     mark: DeliveryMetadata,
@@ -188,22 +188,22 @@ def call(
     timestamp = int(now.timestamp())
     return Call(
         key=key,
-        url=view.url,
+        url=consumer.url,
         headers=signing.build(
             signing.Envelope(
                 message_id=mark.message_id,
                 timestamp=timestamp,
                 signature=_signatures(signer, mark.message_id, timestamp, payload.body, now),
                 content_type=payload.content_type,
-                channel=view.channel_slug,
-                consumer=view.client_id,
+                channel=consumer.channel_slug,
+                consumer=consumer.client_id,
                 event_type=mark.event_type,
                 priority=mark.priority,
                 attempt=mark.attempt,
-                max_attempts=view.retry_for(mark.event_type).max_attempts,
+                max_attempts=consumer.retry_for(mark.event_type).max_attempts,
                 accepted_at=mark.accepted_at,
                 ordering_key=mark.ordering_key,
-                ack_url=_ack_url(view, mark),
+                ack_url=_ack_url(consumer, mark),
                 replay=mark.replay,
                 test=mark.test,
                 user_agent=conf().user_agent,
@@ -212,14 +212,14 @@ def call(
             )
         ),
         body=payload.body,
-        timeout_ms=view.timeout_ms,
-        connect_timeout_ms=min(conf().connect_timeout_ms, view.timeout_ms),
-        may_use_http2=view.http_version == "auto",
+        timeout_ms=consumer.timeout_ms,
+        connect_timeout_ms=min(conf().connect_timeout_ms, consumer.timeout_ms),
+        may_use_http2=consumer.http_version == "auto",
     )
 
 
-def _open(found: Row) -> Payload:
-    message_id, content_type, headers, _, size, data, key_id = found
+def _open(row: Row) -> Payload:
+    message_id, content_type, headers, _, size, data, key_id = row
     forwarded: dict[str, str] = {}
     try:
         if headers != "{}":
@@ -260,7 +260,7 @@ def _valid(keys: Sequence[tuple[bytes, datetime | None]], now: datetime) -> list
     return [key for key, expires_at in keys if expires_at is None or expires_at > now]
 
 
-def _ack_url(view: ConsumerConfig, mark: DeliveryMetadata) -> str:
-    if not (view.ack and view.ack["mode"] == "callback" and mark.delivery_id):
+def _ack_url(consumer: ConsumerConfig, mark: DeliveryMetadata) -> str:
+    if not (consumer.ack and consumer.ack["mode"] == "callback" and mark.delivery_id):
         return ""
     return f"{conf().public_url}/acks/{callbacks.token(mark.delivery_id)}"

@@ -207,7 +207,11 @@ class Sender:
         """
         self._done = self.take()
         waiting = self._names.remove(lambda handle: wanted(handle.call.key))
-        busy = [it for it in self._busy.values() if wanted(it.call.key) and not it.has_sent]
+        busy = [
+            handle
+            for handle in self._busy.values()
+            if wanted(handle.call.key) and not handle.has_sent
+        ]
         keys = [handle.call.key for handle in waiting + busy]
         # Calls that would have passed addresses to libcurl may be among them.
         self._not_in_libcurl.clear()

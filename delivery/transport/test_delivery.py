@@ -45,7 +45,7 @@ class Probed:
         return StoredResponse(self.answer.error, self.answer.headers, self.answer.excerpt)
 
 
-def probe(view: ConsumerConfig, *, team_id: int | None) -> Probed:
+def probe(consumer: ConsumerConfig, *, team_id: int | None) -> Probed:
     """Send a sample now, also to a paused consumer; takes up to `MAX_MS`.
 
     It does not affect limits or the circuit, and is not stored. ``team_id`` is the team of the
@@ -53,17 +53,17 @@ def probe(view: ConsumerConfig, *, team_id: int | None) -> Probed:
     KeyUnavailable; RateLimited when `MAX_CONCURRENT` others, or one of the same team, wait for a
     response.
     """
-    if not view.url:
+    if not consumer.url:
         raise Conflict("not_push", "This is a pull consumer: it has no URL to send a sample to.")
     try:
-        signer = config_cache.signer(view.id)
+        signer = config_cache.signer(consumer.id)
     except KeyUnavailable:
         raise
     except Unreadable:
         sentence = "The consumer's secrets are damaged; rotate its secret."
         raise Conflict("secrets_unreadable", sentence) from None
     with _turns.take(team_id):
-        return _probe(view, signer)
+        return _probe(consumer, signer)
 
 
 def probe_address(
@@ -74,7 +74,7 @@ def probe_address(
     The address has passed core/networks.py; the resolved address is checked when the socket
     opens. Raises RateLimited like `probe`.
     """
-    view = ConsumerConfig(
+    consumer = ConsumerConfig(
         id=0,
         client_id=client_id,
         channel_id=channel.id,
@@ -92,7 +92,7 @@ def probe_address(
         version=0,
     )
     with _turns.take(team_id):
-        return _probe(view, Signer(v1=((token_bytes(32), None),), v1a=(), headers=()))
+        return _probe(consumer, Signer(v1=((token_bytes(32), None),), v1a=(), headers=()))
 
 
 class _Turns:
@@ -120,21 +120,21 @@ class _Turns:
 _turns = _Turns()
 
 
-def sample(view: ConsumerConfig, now: datetime) -> tuple[str, bytes]:
+def sample(consumer: ConsumerConfig, now: datetime) -> tuple[str, bytes]:
     """Return a matching event type, and its example or a generated body."""
-    described = EventType.objects.filter(channel_id=view.channel_id, example__isnull=False)
+    described = EventType.objects.filter(channel_id=consumer.channel_id, example__isnull=False)
     for name in described.order_by("deprecated", "name").values_list("name", flat=True):
-        if names.matches(view.event_types, name):
+        if names.matches(consumer.event_types, name):
             return name, _json(described.get(name=name).example)
-    chosen = next((name for name in view.event_types if names.event_type(name) is None), "")
-    text = f"A sample for {view.client_id} on {view.channel_slug}; there is nothing to do."
+    chosen = next((name for name in consumer.event_types if names.event_type(name) is None), "")
+    text = f"A sample for {consumer.client_id} on {consumer.channel_slug}; there is nothing to do."
     body = {"type": chosen or "test", "timestamp": times.text(now), "data": {"message": text}}
     return chosen, _json(body)
 
 
-def _probe(view: ConsumerConfig, signer: Signer) -> Probed:
+def _probe(consumer: ConsumerConfig, signer: Signer) -> Probed:
     now = clock.now()
-    event_type, body = sample(view, now)
+    event_type, body = sample(consumer, now)
     mark = DeliveryMetadata(
         message_id=ids.to_public(PREFIX, new_id()),
         event_type=event_type,
@@ -143,9 +143,9 @@ def _probe(view: ConsumerConfig, signer: Signer) -> Probed:
         accepted_at=now,
         test=True,
     )
-    hurried = replace(view, timeout_ms=min(view.timeout_ms, MAX_MS))
+    hurried = replace(consumer, timeout_ms=min(consumer.timeout_ms, MAX_MS))
     payload = Payload("application/json", {}, body, len(body))
-    answer = _send(payloads.call(view.id, hurried, signer, payload, mark, now))
+    answer = _send(payloads.call(consumer.id, hurried, signer, payload, mark, now))
     return Probed(mark.message_id, event_type, body, answer)
 
 

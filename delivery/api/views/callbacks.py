@@ -81,7 +81,7 @@ class InboundView(OpenView):
         statuses = self._statuses(request, consumer)
         now = clock.now()
         reports = correlations.find(consumer.id, statuses, now)
-        counts = Tally(one.result or _acknowledge(one, now) for one in reports)
+        counts = Tally(report.result or _acknowledge(report, now) for report in reports)
         return Response({"results": {name.value: count for name, count in counts.items()}})
 
     def _statuses(self, request: Request, consumer: Consumer) -> list[ProviderStatus]:
@@ -91,9 +91,9 @@ class InboundView(OpenView):
         )
         setting: Any = settings.of(consumer.ack)
         if setting["signature"]:
-            known = inbound_addresses.load(consumer)
+            address = inbound_addresses.load(consumer)
             signature = meta.get("HTTP_X_HUB_SIGNATURE_256", "")
-            if known is None or not settings.is_signed(signature, body, known.secret):
+            if address is None or not settings.is_signed(signature, body, address.secret):
                 detail = "X-Hub-Signature-256 does not match this body and the consumer's secret."
                 # Not 401, which requires a WWW-Authenticate header (RFC 9110, 11.6.1).
                 raise Forbidden("wrong_signature", detail, field="X-Hub-Signature-256")

@@ -56,13 +56,13 @@ class ConsumerTestView(ApiView):
         consumer = policy.consumer_of(self.principal, channel, client_id)
         if json_object(request, optional=True):
             raise Invalid("invalid_fields", "A test takes no fields: send {} or an empty body.")
-        view = config_cache.consumers({consumer.id}).get(consumer.id)
-        if view is None:
+        config = config_cache.consumers({consumer.id}).get(consumer.id)
+        if config is None:
             raise Conflict(
                 "consumer_retired", "The consumer is retired: the broker sends it nothing."
             )
-        found = probe(view, team_id=self.principal.team_id)
-        return Response(ProbeSerializer.show(found))
+        probed = probe(config, team_id=self.principal.team_id)
+        return Response(ProbeSerializer.show(probed))
 
 
 class DeliveryView(ApiView):
@@ -74,10 +74,10 @@ class DeliveryView(ApiView):
     def get(self, request: Request, delivery_id: str) -> Response:
         """Return the delivery with its newest 200 attempts."""
         row = policy.delivery_of(self.principal, delivery_id)
-        known = Attempt.objects.filter(delivery_id=row.id).order_by("-number")
-        newest = list(known[:MAX_ATTEMPTS])
+        attempts = Attempt.objects.filter(delivery_id=row.id).order_by("-number")
+        newest = list(attempts[:MAX_ATTEMPTS])
         may_open = self.principal.may_open(row.channel)
-        if may_open and any(one.answer_headers or one.answer_excerpt for one in newest):
+        if may_open and any(attempt.answer_headers or attempt.answer_excerpt for attempt in newest):
             viewing.note(self.principal, f"delivery:{row}", "answers")
         context = {
             "roundtrip": lambda row: row.roundtrip(newest),
@@ -180,9 +180,9 @@ class ConsumerMessagesView(ApiView):
         bound = high_watermark.of(consumer)
         ranges = [part.filter(id__lt=bound) for part in DeliveryFilter().ranges(consumer.id)]
         forward = Page(page.list_name, page.filters, page.limit, "gt", place)
-        found = forward.answer(ranges, NoteSerializer.show)
+        answer = forward.answer(ranges, NoteSerializer.show)
         # Page returns backward pages newest first; this list is oldest first.
-        return Response({"items": found["items"][::-1], "next": found["previous"]})
+        return Response({"items": answer["items"][::-1], "next": answer["previous"]})
 
 
 def _listed(page: Page, consumer: Consumer, wanted: DeliveryFilter) -> Response:
@@ -197,7 +197,7 @@ def _place(page: Page, consumer: Consumer) -> int:
     number = page.read(NOTES).get("after")
     if number is None:
         return 0
-    known = Delivery.objects.filter(message_id=number, consumer_id=consumer.id)
-    found = known.values_list("id", flat=True).first()
+    deliveries = Delivery.objects.filter(message_id=number, consumer_id=consumer.id)
+    delivery_id = deliveries.values_list("id", flat=True).first()
     # If it was deleted or never existed, start at the message's millisecond.
-    return found if found is not None else ids.first_id_at(ids.created_ms(number)) - 1
+    return delivery_id if delivery_id is not None else ids.first_id_at(ids.created_ms(number)) - 1

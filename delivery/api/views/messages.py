@@ -64,12 +64,12 @@ class ChannelMessagesView(PublishView):
         With a filter a page may have fewer items than `limit`, even none, although `next` is set:
         each request reads a limited number of rows.
         """
-        view = publishing.channel_of(channel)
+        config = publishing.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
         values = page.read(QUERY)
         wanted = DeliveryFilter.of(values)
-        condition = wanted.message_condition & policy.messages_on(self.principal, view.id)
+        condition = wanted.message_condition & policy.messages_on(self.principal, config.id)
         if "state" in values:
             condition &= {**STATES, "scheduled": Message.scheduled(now)}[values["state"]]
         show = MessageSerializer(
@@ -77,12 +77,12 @@ class ChannelMessagesView(PublishView):
         ).to_representation
         rows = by_index(
             Message.objects.filter(
-                channel_id=view.id, id__gte=wanted.first_id, id__lte=wanted.last_message_id
+                channel_id=config.id, id__gte=wanted.first_id, id__lte=wanted.last_message_id
             ),
             "message_channel",
         )
         if "idempotency_key" in values:
-            rows = self._with_key(rows, view, values["idempotency_key"])
+            rows = self._with_key(rows, config, values["idempotency_key"])
         return Response(page.answer([Message.with_open(rows)], show, condition))
 
     def _with_key(
@@ -153,14 +153,14 @@ class CancelView(ApiView):
                 unless_sent=True,
             )
             return {
-                key: one
-                if isinstance(one, BrokerError)
+                key: outcome
+                if isinstance(outcome, BrokerError)
                 else {
                     "status": 200,
-                    "version": one.message.version,
-                    "cancelled_count": one.cancelled_count,
+                    "version": outcome.message.version,
+                    "cancelled_count": outcome.cancelled_count,
                 }
-                for key, one in done.items()
+                for key, outcome in done.items()
             }
 
         return _each(self, request, bodies.CANCEL_ITEM, take_back)
@@ -261,7 +261,9 @@ def _condition(item: Item) -> Precondition:
     return ALWAYS if version is None else Precondition(frozenset({version}), must_exist=True)
 
 
-def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step) -> Response:
+def _each(
+    view: ApiView, request: Request, item_serializer: RequestSerializer, step: Step
+) -> Response:
     """Return the result of each item, in the request's order. Raises BrokerError and Invalid."""
     values = bodies.read(request, bodies.MANY)
     items = values["messages"]
@@ -274,7 +276,7 @@ def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step)
     wanted: dict[int, Item] = {}
     for place, item in enumerate(items):
         try:
-            wanted[place] = known.read(item)
+            wanted[place] = item_serializer.read(item)
         except Invalid as refused:
             results[place] = refused
     rows = policy.own_messages(view.principal, {item["id"] for item in wanted.values()})

@@ -68,8 +68,8 @@ class _HeldKey(ApiView):
     ) -> Response:
         consumer = policy.consumer_of(self.principal, channel, client_id)
         key_row = _key_row(consumer, ordering_key_id)
-        known = bodies.SKIP if what == "skip" else bodies.REPAIR
-        values = bodies.read(request, known, optional=True)
+        serializer = bodies.SKIP if what == "skip" else bodies.REPAIR
+        values = bodies.read(request, serializer, optional=True)
         principal = self.principal.because(values.get("reason", ""))
         _carry_out(key_row, principal, what, values)
         after = OrderingKey.objects.filter(id=key_row.id).first()

@@ -157,8 +157,8 @@ def _preview(wanted: ReplayFilter, consumers: list[Consumer]) -> dict[str, Any]:
 
 
 def _check_granted(principal: Principal, channel: str) -> None:
-    view = publishing.channel_of(channel)
-    if not principal.sees(view.slug, view.exposure):
+    config = publishing.channel_of(channel)
+    if not principal.sees(config.slug, config.exposure):
         raise NotFound("unknown_channel", f"There is no channel {channel}.")
 
 

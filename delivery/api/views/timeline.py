@@ -41,13 +41,15 @@ class TimelineView(ApiView):
         A page may have fewer items than `limit`, even none, although `next` is set. Cancelled
         messages are omitted. Messages that are due already are in listMessages.
         """
-        view = publishing.channel_of(channel)
+        config = publishing.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
         begin, end = _span(page.read(TIMELINE), now)
-        wanted = policy.messages_on(self.principal, view.id)
+        wanted = policy.messages_on(self.principal, config.id)
         after = Place(datetime.fromisoformat(page.place[0]), page.place[1]) if page.place else None
-        keys = timeline.ahead([view.id], begin, end, SCAN_ROWS if wanted else page.limit + 1, after)
+        keys = timeline.ahead(
+            [config.id], begin, end, SCAN_ROWS if wanted else page.limit + 1, after
+        )
         shown, onward = _representation(keys, wanted, page.limit)
         serializer = MessageSerializer(context=MessageSerializer.context_for(channel, now))
         return Response(
@@ -70,7 +72,7 @@ class HistogramView(ApiView):
         Counts the next 100,000 messages. For a key that cannot see all messages, it counts those of
         the next 5,000 that the key can see. `complete` is false if there are more.
         """
-        view = publishing.channel_of(channel)
+        config = publishing.channel_of(channel)
         page = cursor.read(request)
         values = page.read(HISTOGRAM)
         width_s = values["width_s"]
@@ -83,19 +85,19 @@ class HistogramView(ApiView):
             )
             raise Invalid("invalid_parameter", detail, field="width_s")
         width = timedelta(seconds=width_s)
-        if wanted := policy.messages_on(self.principal, view.id):
-            found = _own_load(view.id, begin, end, width, wanted)
+        if wanted := policy.messages_on(self.principal, config.id):
+            load = _own_load(config.id, begin, end, width, wanted)
         else:
-            found = timeline.load([view.id], begin, end, width)
+            load = timeline.load([config.id], begin, end, width)
         buckets = [
-            {"from": found.begins + place * found.width, "count": count}
-            for place, count in enumerate(found.counts)
+            {"from": load.begins + place * load.width, "count": count}
+            for place, count in enumerate(load.counts)
         ]
         histogram = {
             "width_s": width_s,
             "buckets": buckets,
-            "count": sum(found.counts),
-            "complete": found.complete,
+            "count": sum(load.counts),
+            "complete": load.complete,
         }
         return Response(TimelineHistogramSerializer.show(histogram))
 
@@ -105,8 +107,10 @@ def _own_load(channel_id: int, begin: datetime, end: datetime, width: timedelta,
     keys = timeline.ahead([channel_id], begin, end, MAX_OWN, None)
     instants: list[datetime] = []
     for start in range(0, len(keys), SCAN_ROWS):
-        some = [key.id for key in keys[start : start + SCAN_ROWS]]
-        instants += Message.objects.filter(wanted, id__in=some).values_list("due_at", flat=True)
+        visible_keys = [key.id for key in keys[start : start + SCAN_ROWS]]
+        instants += Message.objects.filter(wanted, id__in=visible_keys).values_list(
+            "due_at", flat=True
+        )
     return timeline.count(instants, begin, end, width, complete=len(keys) < MAX_OWN)
 
 
@@ -121,12 +125,12 @@ def _span(
 def _representation(keys: list[Place], wanted: Q, limit: int) -> tuple[list[Message], Place | None]:
     """Return the messages of ``keys`` that the caller may see, and the next position."""
     rows = Message.with_open(Message.objects.filter(wanted, id__in=[key.id for key in keys]))
-    found = sorted(rows, key=lambda row: (row.due_at, row.id))
-    if len(found) > limit:
-        last = found[limit - 1]
-        return found[:limit], Place(last.due_at, last.id)
+    messages = sorted(rows, key=lambda row: (row.due_at, row.id))
+    if len(messages) > limit:
+        last = messages[limit - 1]
+        return messages[:limit], Place(last.due_at, last.id)
     full = len(keys) >= (SCAN_ROWS if wanted else limit + 1)
-    return found, keys[-1] if full else None
+    return messages, keys[-1] if full else None
 
 
 def _cursor(page: Page, onward: Place | None) -> str | None:

@@ -81,8 +81,8 @@ class Command(BaseCommand):
         )
         if applied.problems:
             lines = "".join(f"\n  {problem}" for problem in applied.problems)
-            found = counted(len(applied.problems), "problem")
-            raise Error(f"{found} in {file}, nothing was changed.{lines}")
+            problems = counted(len(applied.problems), "problem")
+            raise Error(f"{problems} in {file}, nothing was changed.{lines}")
         for change in applied.changes:
             self._show(change)
         self._sum_up(applied, dry_run)
@@ -114,12 +114,12 @@ class Command(BaseCommand):
         self.stdout.write(numbers + note)
 
     def _show_secrets(self, applied: Applied) -> None:
-        made = [change for change in applied.changes if change.secret]
-        if not made:
+        changes = [change for change in applied.changes if change.secret]
+        if not changes:
             return
         self.stdout.write("\nSigning secrets of new consumers. They are not shown again:")
-        width = max(len(change.entry.name) for change in made)
-        for change in made:
+        width = max(len(change.entry.name) for change in changes)
+        for change in changes:
             self.stdout.write(f"  {change.entry.name:<{width}}  {change.secret}")
 
 

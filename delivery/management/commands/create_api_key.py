@@ -99,22 +99,22 @@ class Command(BaseCommand):
         }
         if expires_days is not None:
             values["expires_at"] = _in_days(expires_days)
-        known = Producer.objects.filter(slug=producer).first()
-        if known is None and existing:
+        row = Producer.objects.filter(slug=producer).first()
+        if row is None and existing:
             raise Error(_unknown(producer))
         try:
             # A refused key must not leave a new producer behind.
             with transaction.atomic():
-                if known is None:
+                if row is None:
                     producers.put(producer, {}, principal=principal())
                 created = api_keys.create(values, principal=principal(), producer=producer)
         except BrokerError as error:
             raise Error(error.detail) from None
-        if known is None:
+        if row is None:
             self.stderr.write(
                 f"There was no producer {producer}: it was created.", self.style.NOTICE
             )
-        elif known.disabled:
+        elif row.disabled:
             text = f"Producer {producer} is disabled: the key works once it is enabled."
             self.stderr.write(text, self.style.WARNING)
         self.stderr.write(_described(created.row, producer), self.style.NOTICE)
@@ -137,5 +137,5 @@ def _described(key: ApiKey, producer: str) -> str:
 
 def _unknown(producer: str) -> str:
     slugs = list(Producer.objects.order_by("slug").values_list("slug", flat=True)[:LISTED])
-    known = f"There are: {', '.join(slugs)}." if slugs else "There are none yet."
-    return f"There is no producer {producer!r}. {known} To create it, leave out --existing."
+    choices = f"There are: {', '.join(slugs)}." if slugs else "There are none yet."
+    return f"There is no producer {producer!r}. {choices} To create it, leave out --existing."

@@ -132,5 +132,5 @@ class Command(BaseCommand):
 
 def _unknown(channel: str) -> str:
     slugs = list(Channel.objects.order_by("slug").values_list("slug", flat=True)[:20])
-    known = f"There are: {', '.join(slugs)}." if slugs else "There are none."
-    return f"There is no channel {channel!r}. {known}"
+    choices = f"There are: {', '.join(slugs)}." if slugs else "There are none."
+    return f"There is no channel {channel!r}. {choices}"

@@ -57,7 +57,7 @@ class Command(BaseCommand):
 
     def handle(self, *, consumer: str | None, **options: Any) -> None:
         """Print a table and its consequences."""
-        load = _load(_found(consumer) if consumer else None, options)
+        load = _load(_consumer(consumer) if consumer else None, options)
         self.stdout.write(
             f"{load.keys:,} keys, {load.answer_ms:,.0f} ms per response, "
             f"{load.max_in_flight:,} requests in flight"
@@ -71,9 +71,9 @@ class Command(BaseCommand):
             self.stdout.write(f"\nThis rate needs a max_in_flight of {needed:,}.")
 
 
-def _load(view: ConsumerConfig | None, options: dict[str, Any]) -> Load:
+def _load(consumer: ConsumerConfig | None, options: dict[str, Any]) -> Load:
     """Return the load: given figures first, then the consumer's."""
-    own = _own(view) if view else {}
+    own = _own(consumer) if consumer else {}
     given = {
         "keys": options["keys"],
         "answer_ms": options["latency_ms"],
@@ -81,15 +81,15 @@ def _load(view: ConsumerConfig | None, options: dict[str, Any]) -> Load:
         "max_in_flight": options["max_in_flight"],
         "most_per_second": options["most"],
     }
-    known = own | {name: value for name, value in given.items() if value is not None}
+    figures = own | {name: value for name, value in given.items() if value is not None}
     for name, option in (("keys", "--keys"), ("answer_ms", "--latency-ms")):
-        if not known.get(name):
-            raise Error(f"Give {option}: it is not known{' yet' if view else ''}.")
-    if min(known.values()) < 0 or not 0 <= options["lost"] <= 100:
+        if not figures.get(name):
+            raise Error(f"Give {option}: it is not known{' yet' if consumer else ''}.")
+    if min(figures.values()) < 0 or not 0 <= options["lost"] <= 100:
         raise Error("Figures must not be negative, and --lost is a percentage.")
-    known.setdefault("max_in_flight", conf().max_in_flight)
+    figures.setdefault("max_in_flight", conf().max_in_flight)
     return Load(
-        **known,
+        **figures,
         ack_ms=options["ack_ms"],
         lost=options["lost"] / 100,
         timeout_ms=options["timeout_ms"],
@@ -97,22 +97,22 @@ def _load(view: ConsumerConfig | None, options: dict[str, Any]) -> Load:
     )
 
 
-def _found(name: str) -> ConsumerConfig:
+def _consumer(name: str) -> ConsumerConfig:
     slug, _, client_id = name.partition("/")
     config_cache.refresh(now=True)
-    for view in config_cache.consumers().values():
-        if (view.channel_slug, view.client_id) == (slug, client_id):
-            return view
+    for consumer in config_cache.consumers().values():
+        if (consumer.channel_slug, consumer.client_id) == (slug, client_id):
+            return consumer
     raise Error(f"There is no consumer {name}; name it as channel/client-id.")
 
 
-def _own(view: ConsumerConfig) -> dict[str, Any]:
+def _own(consumer: ConsumerConfig) -> dict[str, Any]:
     """Return a consumer's observed figures: its rate, its latency, and its open keys."""
-    most = hot_keys.most_per_second(view.id)
-    spans = traffic.series(clock.now(), hours=2, step_s=HOUR_S, consumer_id=view.id)
+    most = hot_keys.most_per_second(consumer.id)
+    spans = traffic.series(clock.now(), hours=2, step_s=HOUR_S, consumer_id=consumer.id)
     return {
-        "keys": OrderingKey.objects.filter(consumer_id=view.id).count(),
-        "max_in_flight": view.max_in_flight,
+        "keys": OrderingKey.objects.filter(consumer_id=consumer.id).count(),
+        "max_in_flight": consumer.max_in_flight,
         "per_second": max(span.delivered for span in spans) / HOUR_S,
         **({"answer_ms": 1000 / most} if most else {}),
     }

@@ -102,10 +102,10 @@ class Command(BaseCommand):
         self.count += 1
         colour = self.style.SUCCESS if received.is_done else self.style.WARNING
         shown = colour("-" if received.status is None else str(received.status))
-        one = received.message
+        message = received.message
         self.stdout.write(
-            f"{timezone.now():%H:%M:%S} {shown:<3} {one['event_type'] or '-':<20} "
-            f"try {one['attempt']} {sized(len(received.body)):>7}  {one['id']}"
+            f"{timezone.now():%H:%M:%S} {shown:<3} {message['event_type'] or '-':<20} "
+            f"try {message['attempt']} {sized(len(received.body)):>7}  {message['id']}"
         )
         if self.bodies:
             self.stdout.write(received.body.decode("utf-8", "replace"))

@@ -177,8 +177,8 @@ def _table(consumers: list[dict[str, Any]]) -> list[str]:
         return []
     heads = ("accepted", *STATES, "missing")
     rows = [
-        [f"{it['channel']}/{it['consumer']}", *(f"{it[head]:,}" for head in heads)]
-        for it in consumers
+        [f"{counts['channel']}/{counts['consumer']}", *(f"{counts[head]:,}" for head in heads)]
+        for counts in consumers
     ]
     lines = [["", *(head.replace("_", " ") for head in heads)], *rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
@@ -210,21 +210,21 @@ def _wanted(options: dict[str, Any]) -> Wanted:
 
 
 def _length(text: str) -> timedelta:
-    found = LENGTH.fullmatch(text)
-    if found is None:
+    match = LENGTH.fullmatch(text)
+    if match is None:
         raise ArgumentTypeError(f"{text!r} is not a duration like 90s, 10m, 2h or 7d")
-    return timedelta(**{UNITS[found[2]]: int(found[1])})
+    return timedelta(**{UNITS[match[2]]: int(match[1])})
 
 
 def _instant(text: str) -> datetime:
     if LENGTH.fullmatch(text):
         return clock.now() - _length(text)
     try:
-        found = parse_datetime(text) or datetime.fromisoformat(text)
+        instant = parse_datetime(text) or datetime.fromisoformat(text)
     except ValueError:
-        found = None
-    if found is None:
+        instant = None
+    if instant is None:
         raise ArgumentTypeError(
             f"{text!r} is neither an instant (2026-03-01T08:00:00Z) nor a duration (2h)"
         )
-    return found if found.tzinfo else timezone.make_aware(found)
+    return instant if instant.tzinfo else timezone.make_aware(instant)

@@ -57,7 +57,9 @@ class Command(BaseCommand):
 
     def _wait_for_all(self, key_id: str, seconds: float) -> None:
         end, shown = time.monotonic() + seconds, ""
-        while lacking := [one.name for one in registration.holders() if key_id not in one.keys]:
+        while lacking := [
+            holder.name for holder in registration.holders() if key_id not in holder.keys
+        ]:
             if (names := "".join(f"\n  {name}" for name in lacking)) != shown:
                 self.stderr.write(f"Waiting for processes that have not read key {key_id}:{names}")
                 shown = names

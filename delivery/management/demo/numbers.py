@@ -73,7 +73,7 @@ class Numbers:
 
     def latencies(self, consumers: Iterable[str]) -> list[float]:
         """Return the sorted seconds from acceptance to delivery of this run's newest deliveries."""
-        found: list[float] = []
+        seconds: list[float] = []
         for name in consumers:
             rows = (
                 Delivery.objects.filter(
@@ -84,8 +84,10 @@ class Numbers:
                 .order_by("-id")
                 .annotate(took=F("finished_at") - F("accepted_at"))
             )
-            found += [took.total_seconds() for took in rows.values_list("took", flat=True)[:SAMPLE]]
-        return sorted(found)
+            seconds += [
+                took.total_seconds() for took in rows.values_list("took", flat=True)[:SAMPLE]
+            ]
+        return sorted(seconds)
 
     def ask_receiver(self) -> None:
         """Update ``checked``; it stays as it is when the receiver does not respond."""

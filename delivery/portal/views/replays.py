@@ -64,10 +64,10 @@ class ReplayStartView(WebhookView):
             wanted = _filter(request, webhook)
         except BrokerError as error:
             raise Http404(error.detail) from None
-        found = replay.count(wanted, [webhook], clock.now())
+        count = replay.count(wanted, [webhook], clock.now())
         context = {
             "form": form,
-            "count": found,
+            "count": count,
             "sample": [
                 presenters.delivery(row) for row in replay.sample(wanted, [webhook], clock.now())
             ],
@@ -86,11 +86,11 @@ class ReplaysView(WebhookView):
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Show the team's last replays, or those before a given one."""
         webhook = policy.webhook_of(request.team, channel, client_id)
-        mine = Replay.objects.filter(team_id=webhook.team_id)
+        replays = Replay.objects.filter(team_id=webhook.team_id)
         if before := ids.from_public(ids.REPLAY, request.GET.get("before", "")):
-            mine = mine.filter(id__lt=before)
+            replays = replays.filter(id__lt=before)
         # Newest first by key; replays of other webhooks are skipped, within a limit.
-        looked = list(mine.order_by("-id")[:SCAN_ROWS])
+        looked = list(replays.order_by("-id")[:SCAN_ROWS])
         rows = [row for row in looked if row.consumer_ids == [webhook.id]]
         # The next page starts after the last replay shown or read.
         last = (

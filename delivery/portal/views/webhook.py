@@ -69,8 +69,8 @@ class IndexView(WebhookView):
 
     def get(self, request: TeamRequest) -> HttpResponse:
         """List them with state, last deliveries and backlog."""
-        mine = policy.webhooks_of(request.team).select_related("channel", "health")
-        pages_ = Paginator(mine.order_by("channel__slug", "client_id"), PER_PAGE)
+        webhooks = policy.webhooks_of(request.team).select_related("channel", "health")
+        pages_ = Paginator(webhooks.order_by("channel__slug", "client_id"), PER_PAGE)
         page = pages_.get_page(request.GET.get("page"))
         counts = Counter.read(webhook.id for webhook in page)
         strips = charts.strips(counts)
@@ -118,8 +118,8 @@ class UpcomingView(WebhookView):
         """List the next deliveries in the order of their time."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         keys = due_times.ahead(webhook.id, clock.now(), MAX_UPCOMING + 1)
-        found = Delivery.objects.in_bulk(keys[:MAX_UPCOMING])
-        rows = [presenters.delivery(found[key]) for key in keys if key in found]
+        deliveries = Delivery.objects.in_bulk(keys[:MAX_UPCOMING])
+        rows = [presenters.delivery(deliveries[key]) for key in keys if key in deliveries]
         context = {"rows": rows, "is_more": len(keys) > MAX_UPCOMING}
         return self.page("portal/webhooks/upcoming.html", tab(webhook, "upcoming", context))
 
@@ -233,8 +233,8 @@ class TestView(WebhookView):
         context: dict[str, Any] = {}
         status = 200
         try:
-            found = test_delivery.probe(policy.view_of(webhook), team_id=request.team.id)
-            context["probed"] = presenters.probed(found)
+            probed = test_delivery.probe(policy.config_of(webhook), team_id=request.team.id)
+            context["probed"] = presenters.probed(probed)
         except RateLimited as error:
             context["refused"], status = error.detail, error.status
         except BrokerError as error:
@@ -293,15 +293,20 @@ class ChannelPage(WebhookView):
 
     def get(self, request: TeamRequest, channel: str) -> HttpResponse:
         """Show each event type with description, schema and an example."""
-        found = policy.channel_of(channel)
-        types = EventType.objects.filter(channel=found).order_by("deprecated", "name")[:MAX_TYPES]
+        channel_row = policy.channel_of(channel)
+        types = EventType.objects.filter(channel=channel_row).order_by("deprecated", "name")[
+            :MAX_TYPES
+        ]
         shown = [presenters.event_type(row) for row in types]
         # Open one with an example, so that people see what they will receive.
-        opened = next((one for one in shown if one["example"] or one["schema"]), None)
+        opened = next(
+            (event_type for event_type in shown if event_type["example"] or event_type["schema"]),
+            None,
+        )
         context = {
-            "channel": found,
-            "types": [one | {"is_open": one is opened} for one in shown],
-            "mine": policy.webhooks_of(request.team).filter(channel=found),
+            "channel": channel_row,
+            "types": [event_type | {"is_open": event_type is opened} for event_type in shown],
+            "mine": policy.webhooks_of(request.team).filter(channel=channel_row),
         }
         return self.page("portal/webhooks/channel.html", context)
 
@@ -313,23 +318,24 @@ class RegisterView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str) -> HttpResponse:
         """Show an empty form."""
-        found = policy.channel_of(channel)
+        channel_row = policy.channel_of(channel)
         return self._form(
-            found, _form_for(request, found, initial={"retry": "", "lapsed_leases": "free"})
+            channel_row,
+            _form_for(request, channel_row, initial={"retry": "", "lapsed_leases": "free"}),
         )
 
     def post(self, request: TeamRequest, channel: str) -> HttpResponse:
         """Test the URL or register; an invalid form keeps its values."""
-        found = policy.channel_of(channel)
-        form = _form_for(request, found, request.POST)
+        channel_row = policy.channel_of(channel)
+        form = _form_for(request, channel_row, request.POST)
         if request.POST.get("do") == "try":
-            return self._try(request, found, form)
+            return self._try(request, channel_row, form)
         if not form.is_valid():
-            return self._form(found, form, status=422)
+            return self._form(channel_row, form, status=422)
         name = form.cleaned_data["client_id"]
         try:
             done = consumers.put(
-                found.slug,
+                channel_row.slug,
                 name,
                 form.values(),
                 principal=policy.publisher_of(request),
@@ -337,10 +343,10 @@ class RegisterView(WebhookView):
             )
         except (PreconditionFailed, NotFound):
             form.add_error("client_id", TAKEN)
-            return self._form(found, form, status=409)
+            return self._form(channel_row, form, status=409)
         except BrokerError as error:
             refuse(form, error)
-            return self._form(found, form, status=error.status)
+            return self._form(channel_row, form, status=error.status)
         (secret,) = done.secrets
         context = {
             "webhook": done.row,
@@ -356,9 +362,9 @@ class RegisterView(WebhookView):
         answer, status = None, 200
         try:
             if not fault:
-                view = _view(channel)
+                config = _config_of(channel)
                 answer = test_delivery.probe_address(
-                    url, view, "your-webhook", team_id=request.team.id
+                    url, config, "your-webhook", team_id=request.team.id
                 )
         except RateLimited as error:
             fault, status = error.detail, error.status
@@ -389,15 +395,15 @@ def _listed(request: TeamRequest, webhook: Consumer, name: str) -> dict[str, Any
     values, faults = serializer.usable(request.GET)
     if name == "dead":
         values["states"] = DeliveryState.DEAD.value
-    found = pages.find(
+    listed = pages.find(
         webhook.id,
         DeliveryFilter.of(values),
         before=request.GET.get("before", ""),
         after=request.GET.get("after", ""),
     )
     context = {
-        "rows": [presenters.delivery(row) for row in found.rows],
-        "found": found,
+        "rows": [presenters.delivery(row) for row in listed.rows],
+        "found": listed,
         "wanted": serializer.given(request.GET),
         "faults": faults,
         "states": [(shown, presenters.state(shown)) for shown in SHOWN_STATES],
@@ -427,11 +433,11 @@ def _form_for(request: TeamRequest, channel: Channel, *args: Any, **kwargs: Any)
     return RegisterForm(channel, *args, dead_letters=dead_letters, **kwargs)
 
 
-def _view(channel: Channel) -> ChannelConfig:
-    view = config_cache.channel(channel.slug)
-    if view is None:
+def _config_of(channel: Channel) -> ChannelConfig:
+    config = config_cache.channel(channel.slug)
+    if config is None:
         raise Http404(f"There is no channel {channel.slug}.")
-    return view
+    return config
 
 
 def _typed(form: RegisterForm) -> dict[str, Any]:

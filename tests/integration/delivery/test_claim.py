@@ -83,7 +83,7 @@ def test_an_avoided_delivery_is_claimed_only_if_no_other_is_due(
     request = ClaimRequest(consumer.id, 1, 30_000, 1, share=share, avoided=urgent)
     made = [claim.claim([request], now=clock.now(), slot=0) for _ in range(2)]
     assert [row.id for each in made for row in each.rows] == [normal, urgent]
-    assert made[0].left.keys() == {consumer.id}
+    assert made[0].still_due.keys() == {consumer.id}
 
 
 @pytest.mark.trap("a lease shorter than the timeout")

@@ -52,7 +52,7 @@ def test_idle_consumers_are_not_queried(
 
 def _counted(method: Any, seen: list[int]) -> Any:
     def call(queue: ConsumerQueue, *more: Any) -> Any:
-        seen.append(queue.view.id)
+        seen.append(queue.consumer.id)
         return method(queue, *more)
 
     return call
@@ -71,11 +71,11 @@ def test_a_consumer_queue_sleeps_until_its_due_time_or_an_event() -> None:
             picks = ready_consumers.gather(instant, time.monotonic(), lambda *_: 1, 10)
             return [pick.queue for pick in picks]
 
-        pump.assignment.expect(queue.view.id, later)
+        pump.assignment.expect(queue.consumer.id, later)
         assert looked_at(soon) == []
         assert ready_consumers.wake_at() == (later - LEAD).timestamp()
 
-        pump.assignment.expect(queue.view.id, soon)
+        pump.assignment.expect(queue.consumer.id, soon)
         assert looked_at(now) == []
         assert ready_consumers.wake_at() == (soon - LEAD).timestamp()
         assert looked_at(soon) == [queue]

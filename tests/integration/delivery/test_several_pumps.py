@@ -149,7 +149,7 @@ def test_a_pump_claims_other_parts_only_if_its_own_is_empty(receiver: Receiver) 
     assert len(claimed.rows) == 10
     # The claim reads one row more than requested, which may be older than the last.
     assert len(own.intersection(row.id for row in claimed.rows)) >= min(10, len(own)) - 1
-    assert claimed.left
+    assert claimed.still_due
     rest = claim.claim([replace(want, limit=40)], now=clock.now(), slot=0)
     assert len(rest.rows) == 30
 

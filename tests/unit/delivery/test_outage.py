@@ -62,7 +62,7 @@ def test_hosts_that_never_answered_cannot_stop(hosts: Hosts) -> None:
 
 def test_many_consumers_on_one_host_are_one(hosts: Hosts) -> None:
     for n, queue in enumerate(hosts.queues):
-        queue.view = consumer_view(id=n, url=f"https://shop.example:{8000 + n}/hook")
+        queue.consumer = consumer_view(id=n, url=f"https://shop.example:{8000 + n}/hook")
     hosts.answer(range(10))
 
     assert not any(hosts.fail(range(10)))

@@ -34,7 +34,7 @@ class Pump:
     """The scheduling of a pump alone: its queues, ready consumers and number of open requests."""
 
     def __init__(self, queues: Iterable[ConsumerQueue], is_open: int = 0) -> None:
-        self.queues = {it.view.id: it for it in queues}
+        self.queues = {queue.consumer.id: queue for queue in queues}
         self.ready_consumers = ReadyConsumers(self.queues)
         self.is_open = is_open
         for it in self.queues.values():
@@ -73,19 +73,23 @@ class Pump:
 
 def test_consumer_queues_are_ordered_by_highest_due_priority() -> None:
     pump = Pump([queue(1, p0=-9), queue(2, p4=-1, p9=60), queue(3, p0=-1, p7=-1)])
-    assert [(pick.queue.view.id, pick.level) for pick in pump.gather()] == [(3, 7), (2, 4), (1, 0)]
+    assert [(pick.queue.consumer.id, pick.level) for pick in pump.gather()] == [
+        (3, 7),
+        (2, 4),
+        (1, 0),
+    ]
 
 
 def test_consumers_of_one_priority_take_turns() -> None:
     pump = Pump([queue(n, p4=-1) for n in range(6)])
-    turns = [[pick.queue.view.id for pick in pump.gather(2)] for _ in range(4)]
+    turns = [[pick.queue.consumer.id for pick in pump.gather(2)] for _ in range(4)]
     assert turns == [[0, 1], [2, 3], [4, 5], [0, 1]]
 
 
 def test_the_starvation_guard_considers_the_lowest_priority() -> None:
     pump = Pump([queue(1, p0=-1), *(queue(n, p9=-1) for n in range(2, 20))])
-    assert 1 not in {pick.queue.view.id for pick in pump.gather(10)}
-    guarded = [pick.queue.view.id for pick in pump.gather(10, guard=True)]
+    assert 1 not in {pick.queue.consumer.id for pick in pump.gather(10)}
+    guarded = [pick.queue.consumer.id for pick in pump.gather(10, guard=True)]
     assert len(guarded) == len(set(guarded)) == 10
     assert 1 in guarded
 
@@ -122,7 +126,9 @@ def test_the_cache_of_due_times_is_bounded() -> None:
 
 def test_one_claim_is_shared_by_consumers_of_one_priority() -> None:
     pump = Pump([queue(1, p9=-1), *(queue(n, p0=-1) for n in range(2, 12))])
-    limits = {share.queue.view.id: share.limit for share in shares(pump.gather(), pump.free, 100)}
+    limits = {
+        share.queue.consumer.id: share.limit for share in shares(pump.gather(), pump.free, 100)
+    }
     assert limits == {1: 64, **dict.fromkeys(range(2, 12), 10)}
 
 
@@ -140,7 +146,7 @@ def test_a_scan_looks_at_few_of_a_thousand_full_consumers(
         return place(queue, now, ticks)
 
     monkeypatch.setattr(ConsumerQueue, "place", noted)
-    assert [pick.queue.view.id for pick in pump.gather()] == [1_000]
+    assert [pick.queue.consumer.id for pick in pump.gather()] == [1_000]
     assert len(looks) <= SCAN
 
 
