@@ -75,8 +75,10 @@ class RetryOverrides:
         try:
             return self._known[event_type]
         except KeyError:
-            found = (it.rule for it in self.entries if names.matches(it.event_types, event_type))
-            rule = next(found, None)
+            rules = (
+                entry.rule for entry in self.entries if names.matches(entry.event_types, event_type)
+            )
+            rule = next(rules, None)
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[event_type] = rule
@@ -180,11 +182,11 @@ def effective_overrides(
     ``retry`` and ``max_attempts`` are the consumer's, with the channel's and the installation's
     defaults filled in.
     """
-    found = []
+    effective = []
     for entry in overrides:
         own = entry["retry"] if entry["retry"] is not None else retry
         rule = backoff.resolve_rule(own, entry["max_attempts"] or max_attempts)
-        found.append(
+        effective.append(
             {
                 "event_types": entry["event_types"],
                 "retry": own if own is not None else backoff.DEFAULT,
@@ -192,7 +194,7 @@ def effective_overrides(
                 "gives_up_after_s": backoff.total(*rule),
             }
         )
-    return found
+    return effective
 
 
 def resolve_overrides(
