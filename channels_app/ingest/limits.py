@@ -150,7 +150,7 @@ class Quotas:
         scope, _ = limit.owner
         metrics.REFUSED.labels(scope).inc(usage.messages)
         most, waiting, wanted = (
-            getattr(it, excess) for it in (limit.quota, self.used(limit.owner), usage)
+            getattr(amounts, excess) for amounts in (limit.quota, self.used(limit.owner), usage)
         )
         detail = (
             f"Nothing was stored: {waiting} {excess} wait in {limit.name}; the limit is {most}. "
@@ -206,11 +206,11 @@ def _take_from_rate(producer_id: int, count: int, rate: Rate) -> float | None:
     # value.
     latest = now + rate.tolerance - (min(count, max(rate.burst, 1)) - 1) * rate.interval + 1e-6
     moved = Greatest(F("arrival_at"), Value(now, FloatField())) + Value(count * rate.interval)
-    mine = ProducerRate.objects.filter(producer_id=producer_id)
+    rows = ProducerRate.objects.filter(producer_id=producer_id)
     for _ in range(2):
-        if mine.filter(arrival_at__lte=latest).update(arrival_at=moved):
+        if rows.filter(arrival_at__lte=latest).update(arrival_at=moved):
             return None
-        arrival = mine.values_list("arrival_at", flat=True).first()
+        arrival = rows.values_list("arrival_at", flat=True).first()
         if arrival is not None:
             return max(arrival - latest, 0.001)
         ProducerRate.objects.get_or_create(producer_id=producer_id)
@@ -236,7 +236,7 @@ class _Own:
     def forget(self, before: float) -> None:
         """Drop the parts that ended before that Unix time in seconds."""
         end = before * PER_S
-        self._by_part = {at: it for at, it in self._by_part.items() if at + 1 > end}
+        self._by_part = {at: usage for at, usage in self._by_part.items() if at + 1 > end}
         self.messages, self.bytes = sum(self._by_part.values(), Usage())
 
 

@@ -242,7 +242,7 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
         channel: str, name: str, values: Mapping[str, Any], *, principal: Principal
     ) -> WriteResult[Schedule]:
         order = schedules.Order(channel, name, principal)
-        return recurring.put(order, values, view=views.get(channel))
+        return recurring.put(order, values, channel=views.get(channel))
 
     return put
 
