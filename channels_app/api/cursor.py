@@ -45,11 +45,11 @@ class Page:
         ``ranges`` and ``condition`` as for database.keyset.read.
         """
         place = {_PLACES[self.lookup]: self.place}
-        found = keyset.read(ranges, self.limit, condition=condition, **place)
+        page = keyset.read(ranges, self.limit, condition=condition, **place)
         return {
-            "items": [show(row) for row in found.rows],
-            "next": None if found.below is None else self.cursor(_OLDER, found.below),
-            "previous": None if found.above is None else self.cursor(_NEWER, found.above),
+            "items": [show(row) for row in page.rows],
+            "next": None if page.below is None else self.cursor(_OLDER, page.below),
+            "previous": None if page.above is None else self.cursor(_NEWER, page.above),
         }
 
     def read(self, serializer: StrictSerializer) -> dict[str, Any]:

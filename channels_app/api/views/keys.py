@@ -42,8 +42,8 @@ class KeyListView(ApiView):
         if owner is None:
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
         page = cursor.read(request)
-        mine = ApiKey.objects.select_related("producer").filter(producer=owner)
-        return Response(page.answer([mine], KeySerializer().to_representation))
+        rows = ApiKey.objects.select_related("producer").filter(producer=owner)
+        return Response(page.answer([rows], KeySerializer().to_representation))
 
     @openapi.operation(
         "createApiKey",
