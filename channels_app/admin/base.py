@@ -73,11 +73,11 @@ class WithPageContext(ModelAdmin):
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Any:
         """The row; reuses the one that was read for the context."""
-        known = getattr(request, "looked_at", None)
-        if known is None:
+        row = getattr(request, "looked_at", None)
+        if row is None:
             return super().get_object(request, object_id, from_field)
         request.looked_at = None  # type: ignore[attr-defined]  # an attribute of ours
-        return known
+        return row
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Add the context of the list."""

@@ -135,8 +135,8 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
         sets = super().get_fieldsets(request, obj)
         placed = set(flatten_fieldsets(sets))
         columns = {field.name for field in Consumer._meta.concrete_fields}
-        others = [name for name in ConsumerSerializer.settings() if name in columns - placed]
-        sets = [*sets, ("More", {"fields": others})]
+        unplaced = [name for name in ConsumerSerializer.settings() if name in columns - placed]
+        sets = [*sets, ("More", {"fields": unplaced})]
         return sets if obj else [part for part in sets if part[0] != "State"]
 
     def audit_target(self, obj: Consumer) -> str:

@@ -58,18 +58,18 @@ class DatabaseClock:
         that only need the time do not fail. Before the first response, raises what the database
         raises.
         """
-        known = self._known
-        if known is None or time.monotonic() > self._ask_at:
-            known = self._asked(known)
-        return known.at(time.monotonic())
+        estimate = self._known
+        if estimate is None or time.monotonic() > self._ask_at:
+            estimate = self._asked(estimate)
+        return estimate.at(time.monotonic())
 
     def unix_ms(self) -> int:
         """`now` in whole Unix milliseconds, without a datetime: each id contains it."""
-        known, ticks = self._known, time.monotonic()
-        if known is None or ticks > self._ask_at:
-            known = self._asked(known)
-        seconds = known.base.timestamp() + ticks - known.ticks
-        return int(max(seconds, known.least.timestamp()) * 1000)
+        estimate, ticks = self._known, time.monotonic()
+        if estimate is None or ticks > self._ask_at:
+            estimate = self._asked(estimate)
+        seconds = estimate.base.timestamp() + ticks - estimate.ticks
+        return int(max(seconds, estimate.least.timestamp()) * 1000)
 
     def sync(self) -> None:
         """Query the database.
@@ -102,14 +102,14 @@ class DatabaseClock:
         # The estimate is late by at most the round-trip time.
         return ahead_s if ahead_s < 0 else max(0.0, ahead_s - self._took_s)
 
-    def _asked(self, known: Estimate | None) -> Estimate:
-        if known is not None:
+    def _asked(self, estimate: Estimate | None) -> Estimate:
+        if estimate is not None:
             # One thread queries. The others, and all threads after a failure, use the estimate.
             self._ask_at = time.monotonic() + RETRY_S
         try:
             self.sync()
         except DatabaseFailure:
-            if known is None:
+            if estimate is None:
                 raise
         assert self._known is not None
         return self._known

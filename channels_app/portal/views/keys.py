@@ -27,10 +27,10 @@ class KeysView(TeamView):
 
     def get(self, request: TeamRequest) -> HttpResponse:
         """Show the list."""
-        mine = api_keys.keys_of(request.team.slug).select_related("producer", "team")
-        keys = list(api_keys.working(mine).order_by("-id"))
+        team_keys = api_keys.keys_of(request.team.slug).select_related("producer", "team")
+        keys = list(api_keys.working(team_keys).order_by("-id"))
         room = max(MAX_SHOWN - len(keys), 0)
-        over = list(api_keys.over(mine).order_by("-id")[: room + 1])
+        over = list(api_keys.over(team_keys).order_by("-id")[: room + 1])
         rows = [(key, state_of(key)) for key in keys + over[:room]]
         return self.page("portal/keys.html", {"rows": rows, "are_all": len(over) <= room})
 
@@ -101,10 +101,10 @@ class RotateView(KeyView):
         return self.page("portal/key_rotate.html", {"form": form, "key": key}, status=status)
 
     def _key(self, request: TeamRequest, key_id: str) -> ApiKey:
-        found = api_keys.keys_of(request.team.slug).filter(key_id=key_id).first()
-        if found is None:
+        key = api_keys.keys_of(request.team.slug).filter(key_id=key_id).first()
+        if key is None:
             raise Http404(f"There is no key {key_id}.")
-        return found
+        return key
 
 
 class RevokeView(TeamView):

@@ -268,9 +268,9 @@ class AuditView(TeamView):
         is_further = before.isascii() and before.isdecimal() and len(before) < 19
         if is_further:
             entries = entries.filter(id__lt=int(before))
-        found = list(entries[: PAGE + 1])
-        rows = [(entry, changes(entry)) for entry in found[:PAGE]]
-        older = rows[-1][0].pk if len(found) > PAGE else None
+        fetched = list(entries[: PAGE + 1])
+        rows = [(entry, changes(entry)) for entry in fetched[:PAGE]]
+        older = rows[-1][0].pk if len(fetched) > PAGE else None
         context = {"rows": rows, "older": older, "is_further": is_further}
         return self.page("portal/audit.html", context)
 
