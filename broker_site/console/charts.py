@@ -61,9 +61,9 @@ def linear(title: str, lines: Sequence[Line], times: list[str], show: Show) -> C
 
 def logarithmic(title: str, lines: Sequence[Line], times: list[str], show: Show) -> Chart:
     """A chart in powers of ten, so that small and large values are visible together."""
-    known = [value for line in lines for value in line.values if value]
-    low = math.floor(math.log10(max(min(known, default=1.0), 0.1)))
-    high = max(low + 1, math.ceil(math.log10(max(known, default=10.0))))
+    positive = [value for line in lines for value in line.values if value]
+    low = math.floor(math.log10(max(min(positive, default=1.0), 0.1)))
+    high = max(low + 1, math.ceil(math.log10(max(positive, default=10.0))))
     marks = [show(10.0**power) for power in range(high, low - 1, -1)]
     return _chart(
         title,

@@ -57,14 +57,14 @@ class Console(UnfoldAdminSite):
         """Pages that do not belong to a table."""
         from channels_app.admin.pages import PAGES  # noqa: PLC0415 - needs this site to register
 
-        found = []
+        urls = []
         for page in PAGES.values():
             view = self.admin_view(partial(self._show, page))
-            found.append(path(f"{page.name}/", view, name=page.name))
+            urls.append(path(f"{page.name}/", view, name=page.name))
             if page.csv is not None:
                 file = self.admin_view(partial(_checked, page, page.csv))
-                found.append(path(f"{page.name}/csv", file, name=f"{page.name}-csv"))
-        return found
+                urls.append(path(f"{page.name}/csv", file, name=f"{page.name}-csv"))
+        return urls
 
     def _show(self, page: "Page", request: HttpRequest) -> TemplateResponse:
         page.require(request)

@@ -96,15 +96,15 @@ def database() -> list[tuple[str, str]]:
 
 def settings_in_force() -> list[dict[str, str]]:
     """All settings in force, by name; of a secret only whether it is set."""
-    found = []
+    rows = []
     for each in sorted(fields(settings.ENVIRONMENT), key=lambda each: each.metadata["name"]):
         value = getattr(settings.ENVIRONMENT, each.name)
         if each.metadata["secret"]:
             text = "set" if value else "not set"
         else:
             text = ", ".join(value) if isinstance(value, tuple) else str(value)
-        found.append({"name": each.metadata["name"], "value": text, "help": each.metadata["help"]})
-    return found
+        rows.append({"name": each.metadata["name"], "value": text, "help": each.metadata["help"]})
+    return rows
 
 
 def pumps() -> Table:
@@ -194,8 +194,8 @@ def _drift() -> str:
     """This host's clock compared with the database's, on which every decision is based."""
     if not dialect.clock_query:
         return "the only one"
-    found = clock.offset()
-    return f"{found.seconds * 1000:+.1f} ms from the database's, ± {found.error_s * 1000:.1f} ms"
+    offset = clock.offset()
+    return f"{offset.seconds * 1000:+.1f} ms from the database's, ± {offset.error_s * 1000:.1f} ms"
 
 
 def _schedules(request: HttpRequest) -> Table:

@@ -52,15 +52,15 @@ def context(request: HttpRequest) -> dict[str, Any]:
     now = clock.now()
     channels = list(Channel.objects.order_by("slug"))
     chosen = request.GET.get("channel", "")
-    channel = next((one for one in channels if chosen == str(one.pk)), None)
-    looked = [channel.pk] if channel else [one.pk for one in channels[:MAX_CHANNELS]]
+    channel = next((candidate for candidate in channels if chosen == str(candidate.pk)), None)
+    looked = [channel.pk] if channel else [candidate.pk for candidate in channels[:MAX_CHANNELS]]
     span = request.GET.get("span", "")
     span = span if span in SPANS else "day"
     length, width, words = SPANS[span]
     load = timeline.load(looked, now, now + length, width) if looked else None
     places = timeline.ahead(looked, now, now + FAR, SHOWN + 1, _after(request))
     rows = Message.objects.select_related("channel", "producer")
-    found = rows.in_bulk([place.id for place in places[:SHOWN]])
+    by_id = rows.in_bulk([place.id for place in places[:SHOWN]])
     return {
         "title": "Timeline",
         "channels": channels,
@@ -73,7 +73,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
         "total": sum(load.counts) if load else 0,
         "most": max(load.counts, default=0) if load else 0,
         "ends": now + length,
-        "messages_ahead": [found[place.id] for place in places[:SHOWN] if place.id in found],
+        "messages_ahead": [by_id[place.id] for place in places[:SHOWN] if place.id in by_id],
         "next": _address(channel, span, places[SHOWN - 1]) if len(places) > SHOWN else "",
         "here": _address(channel, span, None),
         "is_later": "after" in request.GET,
