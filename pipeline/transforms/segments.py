@@ -118,7 +118,7 @@ class Archiver:
                 future = executors.submit(_call_executor, self._context.workers, call, task)
                 self._running[future] = call, segment
             starting = None
-        return [one for one in (*self._running, self._planning, starting) if one]
+        return [future for future in (*self._running, self._planning, starting) if future]
 
     def _add_planned(self, day: Day | None) -> None:
         if day is None:
@@ -180,12 +180,12 @@ def _plan_days(
         for kind in KINDS:
             days = planning.days(database, kind, limits)
             for number, day in enumerate(days, 1):
-                found = []
-                for one in planning.segments_of_day(database, kind, day, limits, unfinished):
+                planned = []
+                for part in planning.segments_of_day(database, kind, day, limits, unfinished):
                     if stop.is_set():
                         return
-                    found.append(one)
-                yield Day(kind, number, len(days), found)
+                    planned.append(part)
+                yield Day(kind, number, len(days), planned)
     finally:
         database.close()
 
