@@ -73,19 +73,19 @@ class Job:
 
     def command_line(self, options: Mapping[str, Any]) -> list[str]:
         """Return options as on a command line, for people."""
-        found = []
+        words = []
         for name, value in options.items():
             flag = f"--{name.replace('_', '-')}"
             if name == SUBJECT:
-                found.append(f"(SHA-256 of what was asked for: {value})")
+                words.append(f"(SHA-256 of what was asked for: {value})")
             elif name in self.private:
-                found.append(f"{flag} {MASK}")
+                words.append(f"{flag} {MASK}")
             elif value is True:
-                found.append(flag)
+                words.append(flag)
             elif value not in (None, False, "", []):
                 values = value if isinstance(value, list) else [value]
-                found += [f"{flag} {shlex.quote(str(each))}" for each in values]
-        return found
+                words += [f"{flag} {shlex.quote(str(each))}" for each in values]
+        return words
 
     def without_subject(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that an ended run keeps."""
@@ -112,8 +112,8 @@ def without_subject(options: Mapping[str, Any], private: Iterable[str]) -> dict[
     """Return the options with a digest instead of those about a person."""
     names = set(private)
     rest = {name: value for name, value in options.items() if name not in names}
-    known = digest(options, names)
-    return rest | {SUBJECT: known} if known else rest
+    subject = digest(options, names)
+    return rest | {SUBJECT: subject} if subject else rest
 
 
 def _private(name: str, title: str, help: str) -> Option:

@@ -219,8 +219,8 @@ _UNKNOWN = Advice(Kind.FIX, "Look at the sample before anything is sent again.")
 
 def advice(outcome: str, status_code: int | None) -> Advice:
     """Return the advice for this outcome."""
-    found = _BY_STATUS.get(status_code or 0) if outcome == "client_error" else None
-    return found or _BY_OUTCOME.get(outcome.removesuffix("_oversized"), _UNKNOWN)
+    by_status = _BY_STATUS.get(status_code or 0) if outcome == "client_error" else None
+    return by_status or _BY_OUTCOME.get(outcome.removesuffix("_oversized"), _UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,9 @@ def _simpler(text: str) -> str:
 
 
 def _change(facts: OnsetFacts) -> str:
-    near = [it for it in facts.changes if timedelta(0) <= facts.began_at - it.at <= NEAR]
+    near = [
+        change for change in facts.changes if timedelta(0) <= facts.began_at - change.at <= NEAR
+    ]
     if not near:
         return ""
     last = max(near, key=lambda change: change.at)
@@ -322,10 +324,10 @@ def _before(facts: OnsetFacts) -> str:
     before = facts.before
     if before.since is None:
         return f"No earlier attempt at {facts.consumer} is known."
-    known = duration(facts.began_at - before.since)
+    period = duration(facts.began_at - before.since)
     if not before.arrived_count:
-        return f"{facts.consumer} took nothing in the {known} before that are known."
-    text = f"Before, {facts.consumer} took {before.arrived_count:,} in {known}"
+        return f"{facts.consumer} took nothing in the {period} before that are known."
+    text = f"Before, {facts.consumer} took {before.arrived_count:,} in {period}"
     if before.last_dead_at is None:
         text += ", without a dead letter"
     else:

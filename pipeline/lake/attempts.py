@@ -107,8 +107,8 @@ def read(deliveries: SegmentDeliveries, where: str) -> Iterator[pa.RecordBatch]:
     alone = tables.ATTEMPTS_ONLY
     for batch in executor.read(alone.select(f"{condition} ORDER BY a.id"), alone.schema):
         yield deliveries.match(batch)
-    for some in deliveries.incomplete():
-        listed = ", ".join(map(str, some))
+    for ids in deliveries.incomplete():
+        listed = ", ".join(map(str, ids))
         yield from joined(f"d.id IN ({listed}) AND (a.id < {low:d} OR a.id >= {high:d})")
 
 
@@ -127,11 +127,11 @@ def totals_of(low: int, high: int, limits: Cutoffs, deliveries: int) -> Iterator
     row_count = _count(tables.DELIVERIES, f"d.id >= {low:d} AND d.id < {high:d}")
     if row_count <= MAX_READ_RATIO * deliveries:
         own = f"a.delivery_id >= {low:d} AND a.delivery_id < {high:d}"
-        found = totals.of_tables("attempts", own, tables.ATTEMPTS_ONLY.source)
+        sums = totals.of_tables("attempts", own, tables.ATTEMPTS_ONLY.source)
         if row_count > deliveries:
-            others = totals.of_tables("attempts", eligible.not_in_segment(low, high, limits))
-            found = {name: value - others[name] for name, value in found.items()}
-        yield found
+            ineligible = totals.of_tables("attempts", eligible.not_in_segment(low, high, limits))
+            sums = {name: value - ineligible[name] for name, value in sums.items()}
+        yield sums
     yield totals.of_tables("attempts", eligible.where(DELIVERIES, low, high, limits))
 
 
