@@ -255,11 +255,15 @@ def _charts(spans: list[traffic.Span], chosen: Range) -> list[charts.Chart]:
     times = [span.begins_at.strftime(chosen.form) for span in ends]
     times[-1] += " UTC"
     flow = [
-        charts.Line(name, f"hs-line-{tone}", [_per_minute(read(span), chosen) for span in spans])
+        charts.ChartSeries(
+            name, f"hs-line-{tone}", [_per_minute(read(span), chosen) for span in spans]
+        )
         for name, tone, read in FLOW
     ]
     latency = [
-        charts.Line(name, f"hs-line-{name}", [quantile_ms(span.latency, share) for span in spans])
+        charts.ChartSeries(
+            name, f"hs-line-{name}", [quantile_ms(span.latency, share) for span in spans]
+        )
         for name, share in SHARES
     ]
     return [

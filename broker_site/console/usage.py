@@ -222,9 +222,9 @@ def _charts(month: Month, rows: QuerySet[Any]) -> list[charts.Chart]:
     days = [day for day in month.days if day <= max(by_day)]
     times = [f"{day:%d %b}" for day in (days[0], days[len(days) // 2], days[-1])]
 
-    def line(name: str, tone: str, column: str) -> charts.Line:
+    def line(name: str, tone: str, column: str) -> charts.ChartSeries:
         values = [float(by_day[day][column]) if day in by_day else 0.0 for day in days]
-        return charts.Line(name, f"hs-line-{tone}", values)
+        return charts.ChartSeries(name, f"hs-line-{tone}", values)
 
     flow = [line(*each) for each in FLOW]
     sizes = [line(*each) for each in SIZES]

@@ -111,7 +111,7 @@ class InfinitePaginator(paginator.InfinitePaginator):
     count = WINDOW
 
 
-class Page(ModelAdmin):
+class AdminPage(ModelAdmin):
     """Base of all pages: no counts of filters, a link back, and no bulk deletion of Django's."""
 
     show_facets = ShowFacets.NEVER
@@ -161,7 +161,7 @@ class Page(ModelAdmin):
         return bool(request.user.has_perm(f"{opts.app_label}.change_{opts.model_name}"))
 
 
-class ReadOnly(Page):
+class ReadOnly(AdminPage):
     """A page of rows that only the broker writes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -297,7 +297,7 @@ def linked(url: str, text: str) -> SafeString:
     return fill('<a class="hs-link hs-id" href="{}">{}</a>', url, text)
 
 
-class ResourceAdmin(Page):
+class ResourceAdmin(AdminPage):
     """A page whose form writes through a service (forms.py); generated secrets are shown once."""
 
     identity: tuple[str, ...] = ()

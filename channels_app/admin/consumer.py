@@ -51,7 +51,7 @@ RENEW = dialog(
 )
 
 
-class RotateForm(base.ReasonForm):
+class RotateSecretsForm(base.ReasonForm):
     """For how long the old secrets keep signing."""
 
     overlap_s = forms.IntegerField(
@@ -64,7 +64,7 @@ class RotateForm(base.ReasonForm):
     )
 
 
-ROTATE = dialog("Create a new secret?", "It is shown once.", "Create secret", RotateForm)
+ROTATE = dialog("Create a new secret?", "It is shown once.", "Create secret", RotateSecretsForm)
 
 
 @admin.register(Consumer)

@@ -121,7 +121,7 @@ class AuditedInline(Logged, TabularInline):
         return formset
 
 
-class Audited(Logged, base.Page):
+class Audited(Logged, base.AdminPage):
     """A page whose changes, and those of its inlines, are written to the audit log."""
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:

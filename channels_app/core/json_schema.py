@@ -117,7 +117,7 @@ def _made(schema: Any) -> Checker:
     return Checker(validator, *bounds)
 
 
-class _Part(NamedTuple):
+class _Subschema(NamedTuple):
     """A subschema, and the ``id()`` of the subschemas that it applies."""
 
     here: list[int]
@@ -142,7 +142,7 @@ class _Graph:
     def __init__(self, schema: Any) -> None:
         self._root = schema
         self._anchors: dict[str, list[Any]] = {}
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, _Subschema] = {}
         """Ordered: each part follows those that it applies to the same value."""
         named = schema.get("$schema", "") if isinstance(schema, dict) else ""
         self._collect(schema, "id" if "draft-04" in str(named) else "$id")
@@ -171,7 +171,7 @@ class _Graph:
 
     def _cost(
         self,
-        part: _Part,
+        part: _Subschema,
         counts: dict[int, tuple[int, int]],
         before: dict[int, tuple[int, int]],
     ) -> tuple[int, int]:
@@ -198,7 +198,7 @@ class _Graph:
         for subschema in here:
             self._visit(subschema, above | {id(part)})
         is_twice = isinstance(part, dict) and any(name.startswith("unevaluated") for name in part)
-        self._parts[id(part)] = _Part(
+        self._parts[id(part)] = _Subschema(
             [id(subschema) for subschema in here],
             [[id(subschema) for subschema in group] for group in children],
             2 if is_twice else 1,

@@ -61,7 +61,7 @@ class Sized(Protocol):
         """The body; its length counts against the quota."""
 
 
-class Held(NamedTuple):
+class Reservation(NamedTuple):
     """Room reserved for messages that are about to be stored."""
 
     owners: Sequence[Owner]
@@ -96,7 +96,7 @@ class Quotas:
 
     def take(
         self, channel: ChannelConfig, producer_id: int | None, messages: Sequence[Sized]
-    ) -> Held | None:
+    ) -> Reservation | None:
         """Reserve room for messages that are about to be stored: for all of them or none.
 
         Returns None if no limit applies. Raises OverQuota and StorageFull.
@@ -105,14 +105,14 @@ class Quotas:
         if not limits:
             return None
         usage = _usage(messages)
-        held = Held([limit.owner for limit in limits], int(clock.now().timestamp() * PER_S))
+        held = Reservation([limit.owner for limit in limits], int(clock.now().timestamp() * PER_S))
         with self._lock:
             if (fault := self._fault(limits, usage)) is None:
                 self._add(held, usage)
                 return held
         raise self._refusal(fault, usage)
 
-    def give_back(self, held: Held | None, messages: Sequence[Sized]) -> None:
+    def give_back(self, held: Reservation | None, messages: Sequence[Sized]) -> None:
         """Return the reserved room of messages that were not stored."""
         if held is None or not messages:
             return
@@ -163,7 +163,7 @@ class Quotas:
             return OverQuota("channel_over_quota", detail)
         return OverQuota("team_over_quota", detail)
 
-    def _add(self, held: Held, usage: Usage) -> None:
+    def _add(self, held: Reservation, usage: Usage) -> None:
         for owner in held.owners:
             if (own := self._own.get(owner)) is None:
                 own = self._own[owner] = _Own()

@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 
 from channels_app.access.principal import Principal
 from channels_app.core import access, keys, times
-from channels_app.core.access import Held
+from channels_app.core.access import KeyRights
 from channels_app.core.errors import Conflict, FieldError, Invalid, NotFound, Refused
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
@@ -243,10 +243,10 @@ def _producers(team: str) -> QuerySet[Producer]:
     return Producer.objects.filter(team__slug=team)
 
 
-def _held(team: str, producer: str | None) -> list[Held]:
+def _held(team: str, producer: str | None) -> list[KeyRights]:
     owned = Q(team__slug=team) if producer is None else Q(producer__slug=producer)
     keys_ = working(ApiKey.objects.filter(owned))
-    return [Held(key.scopes, key.channels, key.expires_at) for key in keys_]
+    return [KeyRights(key.scopes, key.channels, key.expires_at) for key in keys_]
 
 
 def _keys(producer: str | None, team: str | None) -> QuerySet[ApiKey]:

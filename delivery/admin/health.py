@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 112, 28
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HealthRow:
     """One consumer or host on the page."""
 
     row: HealthDay
@@ -157,7 +157,7 @@ def _asked(request: HttpRequest) -> date | None:
         return None
 
 
-def _lines(rows: list[HealthDay]) -> list[Line]:
+def _lines(rows: list[HealthDay]) -> list[HealthRow]:
     """Add names, links and the days before."""
     known = Consumer.objects.select_related("channel").in_bulk([row.consumer_id for row in rows])
     scores = _scores(rows)
@@ -167,7 +167,7 @@ def _lines(rows: list[HealthDay]) -> list[Line]:
         mine = scores[row.consumer_id, row.host if row.consumer_id == NONE else ""]
         days = [mine.get(row.day - timedelta(days=ago)) for ago in reversed(range(DAYS))]
         found.append(
-            Line(
+            HealthRow(
                 row,
                 f"{consumer.channel.slug} / {consumer.client_id}" if consumer else _name(row),
                 _links(row) if consumer else [],

@@ -19,9 +19,9 @@ from delivery.core.breaker import Circuit
 from delivery.core.health_status import DISABLE_FAILURES
 from delivery.core.lifecycle import ClaimedDelivery
 from delivery.core.outcome import Outcome
-from delivery.core.recipients import LEVELS, KeyHolder, Share
+from delivery.core.recipients import LEVELS, ConsumerShare, KeyHolder
 from delivery.health import consumer_health
-from delivery.health.consumer_health import Finding
+from delivery.health.consumer_health import HealthFinding
 from delivery.processes import registration
 from delivery.pump import confirmation
 from delivery.pump.consumer_queue import LEAD, QUEUE_STATUSES, ConsumerQueue, QueueStatus
@@ -443,7 +443,7 @@ class Assignment:
             return
         consumer_health.save(
             (
-                Finding(key, queue.circuit, answer.outcome.value, answer.outcome.is_success)
+                HealthFinding(key, queue.circuit, answer.outcome.value, answer.outcome.is_success)
                 for key, (queue, answer) in chosen.items()
             ),
             now,
@@ -469,7 +469,7 @@ class Assignment:
                     queue.view.id, reason=reason, now=now, active_since=failing_before
                 )
 
-    def _adopt(self, view: ConsumerConfig, share: Share, circuit: Circuit) -> None:
+    def _adopt(self, view: ConsumerConfig, share: ConsumerShare, circuit: Circuit) -> None:
         queue = self.queues.get(view.id)
         if queue is None:
             arrival = _arrival(view)
@@ -491,7 +491,7 @@ class Assignment:
 
 def _shares(
     views: Iterable[ConsumerConfig], members: set[int], generation: int
-) -> dict[int, Share]:
+) -> dict[int, ConsumerShare]:
     """Return this pump's share of each push consumer that it serves."""
     shares = {}
     for view in views:
@@ -499,11 +499,11 @@ def _shares(
             continue
         owners = recipients.owners(view.id, members, view.pump_count)
         if generation in owners:
-            shares[view.id] = Share(owners.index(generation), owners)
+            shares[view.id] = ConsumerShare(owners.index(generation), owners)
     return shares
 
 
-def _part(view: ConsumerConfig, share: Share) -> ConsumerConfig:
+def _part(view: ConsumerConfig, share: ConsumerShare) -> ConsumerConfig:
     """Return the consumer with this pump's share of its limits."""
     if share.is_all:
         return view

@@ -244,7 +244,7 @@ def admits(status: QueueStatus, in_flight: int, free: int) -> int:
     return fair
 
 
-class Share(NamedTuple):
+class PumpShare(NamedTuple):
     """How many deliveries of a consumer may be claimed at once."""
 
     queue: ConsumerQueue
@@ -253,7 +253,7 @@ class Share(NamedTuple):
     """Whether the consumer could take more than this limit."""
 
 
-def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list[Share]:
+def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list[PumpShare]:
     """Divide ``free`` requests among ``picks``, most urgent first.
 
     ``others`` is the number of further consumers that wait. Consumers of one priority share
@@ -268,7 +268,7 @@ def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list
         limit = min(room, max(1, most // (by_level[level] + others)))
         if limit > 0:
             free -= limit
-            shared.append(Share(queue, limit, may_take_more=limit < room))
+            shared.append(PumpShare(queue, limit, may_take_more=limit < room))
     return shared
 
 

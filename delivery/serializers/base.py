@@ -69,7 +69,7 @@ class PublicId(Strict):
         return ids.to_public(self._prefix, value)
 
 
-class Address(Strict):
+class AddressField(Strict):
     """A URL of the API; ``path`` returns its path for a row."""
 
     value_schema = {"type": "string", "format": "uri"}

@@ -18,7 +18,7 @@ MASK = "***"
 HOUR, DAY = 60, 24 * 60
 
 
-class Kind(StrEnum):
+class OptionKind(StrEnum):
     """The type of an option's form field."""
 
     TEXT = "text"
@@ -34,7 +34,7 @@ class Option:
     """Name as on the command line, with underscores."""
     title: str
     help: str = ""
-    kind: Kind = Kind.TEXT
+    kind: OptionKind = OptionKind.TEXT
     required: bool = False
     choices: tuple[str, ...] = ()
     several: bool = False
@@ -43,7 +43,7 @@ class Option:
     """Whether it concerns a person: its value is never shown, and deleted when the run ends."""
 
 
-DRY_RUN = Option("dry_run", "Dry run", "Only report; write nothing.", Kind.FLAG)
+DRY_RUN = Option("dry_run", "Dry run", "Only report; write nothing.", OptionKind.FLAG)
 SINCE = Option("since", "From", "2026-11-01, 2026-11-01T08:00Z or 7d. Empty: the job's default.")
 UNTIL = Option("until", "Until", "End, exclusive. Empty: now.")
 
@@ -181,16 +181,19 @@ _ALL = (
         "Forecast",
         "Estimates the load of the coming hours.",
         (
-            Option("hours", "Hours", "Hours to forecast.", Kind.NUMBER),
-            Option("weeks", "Weeks", "Weeks of history to use.", Kind.NUMBER),
+            Option("hours", "Hours", "Hours to forecast.", OptionKind.NUMBER),
+            Option("weeks", "Weeks", "Weeks of history to use.", OptionKind.NUMBER),
             Option(
                 "rate",
                 "Rate",
                 "Deliveries per second of one pump. Empty: as measured.",
-                Kind.NUMBER,
+                OptionKind.NUMBER,
             ),
             Option(
-                "backtest", "Backtest", "Also report the error of last week's forecast.", Kind.FLAG
+                "backtest",
+                "Backtest",
+                "Also report the error of last week's forecast.",
+                OptionKind.FLAG,
             ),
         ),
         every_minutes=HOUR,
@@ -210,13 +213,13 @@ _ALL = (
                 "only_dead",
                 "Only undelivered",
                 "With deliveries, none of which succeeded.",
-                Kind.FLAG,
+                OptionKind.FLAG,
             ),
             Option(
                 "only_missing",
                 "Only without delivery",
                 "The consumer registered later.",
-                Kind.FLAG,
+                OptionKind.FLAG,
             ),
             Option("rate", "Rate", "Maximum per second. Empty: no limit."),
             Option("reason", "Reason", "For the audit log."),

@@ -18,7 +18,7 @@ from pipeline.core import encryption, triage
 from pipeline.core.encryption import DecryptionKeys
 from pipeline.core.health import ARRIVED
 from pipeline.core.hours import utc
-from pipeline.core.triage import NEAR, Change, History, OnsetFacts, explain_onset
+from pipeline.core.triage import NEAR, AuditedChange, History, OnsetFacts, explain_onset
 from pipeline.lake.datasets import Datasets
 
 MAX_EXCERPT_LENGTH = 1000
@@ -266,7 +266,7 @@ def _failing_since(clusters: Iterable[Row]) -> dict[str, dict[str, datetime]]:
     return hosts
 
 
-def _changes(database: Database, name: str, began_at: datetime) -> list[Change]:
+def _changes(database: Database, name: str, began_at: datetime) -> list[AuditedChange]:
     """Return changes of a consumer and its channel in the day before the onset, newest first."""
     changes = []
     for target in (f"consumer:{name}", f"channel:{name.partition('/')[0]}"):
@@ -278,7 +278,9 @@ def _changes(database: Database, name: str, began_at: datetime) -> list[Change]:
         for at, actor, action, after in rows:
             fields = json.loads(after) if after and action.endswith(".update") else None
             names = tuple(sorted(fields)) if isinstance(fields, dict) else ()
-            changes.append(Change(instant(at), actor, action, target.partition(":")[2], names))
+            changes.append(
+                AuditedChange(instant(at), actor, action, target.partition(":")[2], names)
+            )
     return changes
 
 

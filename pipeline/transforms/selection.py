@@ -166,7 +166,7 @@ class ReplayStopped(Exception):
 
 
 @dataclass(slots=True)
-class Progress:
+class RestoreProgress:
     """Progress of a restore."""
 
     state: str
@@ -191,14 +191,14 @@ class Restore:
     consumer_id: int
     options: dict[str, Any]
 
-    def progress(self, database: Database) -> Progress:
+    def progress(self, database: Database) -> RestoreProgress:
         """Return its present state. Raises JobError and ReplayStopped when the broker ended it."""
         (row,) = database.read(
             "SELECT state, error, matched_count, staged_count, queued_count, skipped_count, "
             f"brought_to FROM {RESTORES} WHERE id = %s",
             [self.id],
         )
-        progress = Progress(*row)
+        progress = RestoreProgress(*row)
         if progress.state == "refused":
             raise JobError(progress.error)
         if progress.state == "cancelled":

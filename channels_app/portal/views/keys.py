@@ -12,7 +12,7 @@ from channels_app.core.errors import NotFound
 from channels_app.database import clock
 from channels_app.models import ApiKey
 from channels_app.portal.access import TeamRequest, TeamView
-from channels_app.portal.forms import KeyForm, RotateForm, tried
+from channels_app.portal.forms import KeyForm, KeyRotationForm, tried
 from channels_app.registry import api_keys
 from channels_app.registry.resource import WriteResult
 
@@ -81,12 +81,12 @@ class RotateView(KeyView):
 
     def get(self, request: TeamRequest, key_id: str) -> HttpResponse:
         """Ask for how long both keys shall work."""
-        return self._ask(RotateForm(), self._key(request, key_id))
+        return self._ask(KeyRotationForm(), self._key(request, key_id))
 
     @sensitive_variables()
     def post(self, request: TeamRequest, key_id: str) -> HttpResponse:
         """Create the successor."""
-        key, form = self._key(request, key_id), RotateForm(request.POST)
+        key, form = self._key(request, key_id), KeyRotationForm(request.POST)
         done = tried(
             form,
             lambda: api_keys.rotate(
@@ -97,7 +97,7 @@ class RotateView(KeyView):
             return self._ask(form, key, status=422)
         return self.show(done, old=ApiKey.objects.get(pk=key.pk))
 
-    def _ask(self, form: RotateForm, key: ApiKey, status: int = 200) -> HttpResponse:
+    def _ask(self, form: KeyRotationForm, key: ApiKey, status: int = 200) -> HttpResponse:
         return self.page("portal/key_rotate.html", {"form": form, "key": key}, status=status)
 
     def _key(self, request: TeamRequest, key_id: str) -> ApiKey:

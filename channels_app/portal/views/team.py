@@ -248,7 +248,7 @@ class InvitationView(TeamView):
         return redirect("portal:members", request.team.slug)
 
 
-class Change(NamedTuple):
+class ValueChange(NamedTuple):
     """One value before and after; '' if there was none."""
 
     name: str
@@ -275,11 +275,11 @@ class AuditView(TeamView):
         return self.page("portal/audit.html", context)
 
 
-def changes(entry: AuditEntry) -> list[Change]:
+def changes(entry: AuditEntry) -> list[ValueChange]:
     """All changed values of an entry."""
     before, after = entry.before or {}, entry.after or {}
     names = [*before, *(name for name in after if name not in before)]
-    compared = [Change(name, _shown(before, name), _shown(after, name)) for name in names]
+    compared = [ValueChange(name, _shown(before, name), _shown(after, name)) for name in names]
     return [change for change in compared if change.before or change.after]
 
 
