@@ -65,7 +65,7 @@ class RetryOverrides:
     """Overrides in order; the first one that matches applies."""
 
     entries: tuple[RetryOverride, ...]
-    _known: dict[str, RetryRule | None] = field(
+    _rules: dict[str, RetryRule | None] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
     """Cache by event type: a pump asks at each attempt, and there may be a thousand patterns."""
@@ -73,15 +73,15 @@ class RetryOverrides:
     def rule(self, event_type: str) -> RetryRule | None:
         """The rule for a message of this event type ('' for none); None: the consumer's own."""
         try:
-            return self._known[event_type]
+            return self._rules[event_type]
         except KeyError:
             rules = (
                 entry.rule for entry in self.entries if names.matches(entry.event_types, event_type)
             )
             rule = next(rules, None)
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            self._known[event_type] = rule
+            if len(self._rules) >= MAX_KNOWN:
+                self._rules.clear()
+            self._rules[event_type] = rule
             return rule
 
 

@@ -65,13 +65,13 @@ def check(schema: object) -> None:
     """
     if not isinstance(schema, dict | bool):
         raise ValueError("A JSON Schema is an object.")
-    _made(schema)
+    _checker(schema)
 
 
 def compiled(schema: Any) -> Checker:
     """Compile a stored schema."""
     try:
-        return _made(schema)
+        return _checker(schema)
     except ValueError:
         return Checker(None, 0, 0, 0)
 
@@ -102,7 +102,7 @@ def fault(checker: Checker, body: bytes) -> str | None:
     return None
 
 
-def _made(schema: Any) -> Checker:
+def _checker(schema: Any) -> Checker:
     try:
         bounds = _Graph(schema).bounds()
     except RecursionError:
@@ -146,9 +146,9 @@ class _Graph:
         """Ordered: each part follows those that it applies to the same value."""
         named = schema.get("$schema", "") if isinstance(schema, dict) else ""
         self._collect(schema, "id" if "draft-04" in str(named) else "$id")
-        self._left = [schema]
-        while self._left:
-            self._visit(self._left.pop(), set())
+        self._unvisited = [schema]
+        while self._unvisited:
+            self._visit(self._unvisited.pop(), set())
 
     def bounds(self) -> tuple[int, int, int]:
         """Allowed nesting of a body, and the parts and patterns that may apply to one value."""
@@ -205,7 +205,7 @@ class _Graph:
             1 + _names(part) // PER_WEIGHT,
             sum(map(_weight, _patterns(part))),
         )
-        self._left += [subschema for group in children for subschema in group]
+        self._unvisited += [subschema for group in children for subschema in group]
         if any(len(pattern) > MAX_PATTERN_LENGTH for pattern in _patterns(part)):
             raise ValueError(f"A pattern has at most {MAX_PATTERN_LENGTH} characters.")
 
@@ -228,14 +228,14 @@ class _Graph:
             return []
         items = part.get("items")
         rows = items if isinstance(items, list) else [items] if "items" in part else []
-        members = [*_named(part, "properties").values(), *_one(part, "additionalProperties")]
-        places = [*rows, *_listed(part, "prefixItems"), *_one(part, "additionalItems")]
+        members = [*_named(part, "properties").values(), *_member(part, "additionalProperties")]
+        places = [*rows, *_listed(part, "prefixItems"), *_member(part, "additionalItems")]
         alone = [
             *_named(part, "patternProperties").values(),
-            *_one(part, "unevaluatedProperties"),
-            *_one(part, "unevaluatedItems"),
-            *_one(part, "propertyNames"),
-            *_one(part, "contains"),
+            *_member(part, "unevaluatedProperties"),
+            *_member(part, "unevaluatedItems"),
+            *_member(part, "propertyNames"),
+            *_member(part, "contains"),
         ]
         return [members, places, *([schema] for schema in alone)]
 
@@ -289,7 +289,7 @@ def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _one(part: dict[str, Any], name: str) -> list[Any]:
+def _member(part: dict[str, Any], name: str) -> list[Any]:
     return [part[name]] if name in part else []
 
 

@@ -52,7 +52,7 @@ REFUSED = "refused"
 RESULTS = (FIRED, RUN, MISSED, OVERLAPPED, REFUSED)
 MAX_KEPT = 10
 MAX_DETAIL_LENGTH = 300
-_known: dict[str, RulesVersion] = {}
+_versions_seen: dict[str, RulesVersion] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +347,8 @@ def zone(name: str) -> ZoneInfo:
     """
     current = ZoneInfo(name)
     version = zone_version(name)
-    if _known.setdefault(name, version) != version:
-        _known[name] = version
+    if _versions_seen.setdefault(name, version) != version:
+        _versions_seen[name] = version
         ZoneInfo.clear_cache(only_keys=[name])
         current = ZoneInfo(name)
     return current

@@ -46,7 +46,7 @@ class DatabaseClock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: Estimate | None = None
+        self._estimate: Estimate | None = None
         self._ask_at = float("-inf")
         self._took_s = 0.0
         """Round-trip time of the last query, in seconds."""
@@ -58,14 +58,14 @@ class DatabaseClock:
         that only need the time do not fail. Before the first response, raises what the database
         raises.
         """
-        estimate = self._known
+        estimate = self._estimate
         if estimate is None or time.monotonic() > self._ask_at:
             estimate = self._asked(estimate)
         return estimate.at(time.monotonic())
 
     def unix_ms(self) -> int:
         """`now` in whole Unix milliseconds, without a datetime: each id contains it."""
-        estimate, ticks = self._known, time.monotonic()
+        estimate, ticks = self._estimate, time.monotonic()
         if estimate is None or ticks > self._ask_at:
             estimate = self._asked(estimate)
         seconds = estimate.base.timestamp() + ticks - estimate.ticks
@@ -82,10 +82,10 @@ class DatabaseClock:
         base, ticks = _ask(), time.monotonic()
         took = timedelta(seconds=ticks - before)
         with self._lock:  # another thread may have asked meanwhile
-            least = self._known.at(ticks) if self._known else base
+            least = self._estimate.at(ticks) if self._estimate else base
             is_slow = took >= STEP
-            if not (is_slow and self._known and base <= least <= base + took):
-                self._known = Estimate(base, ticks, least if least - base < STEP else base)
+            if not (is_slow and self._estimate and base <= least <= base + took):
+                self._estimate = Estimate(base, ticks, least if least - base < STEP else base)
                 self._took_s = took.total_seconds()
         self._ask_at = ticks + (RETRY_S if is_slow else RESYNC_S)
 
@@ -111,8 +111,8 @@ class DatabaseClock:
         except DatabaseFailure:
             if estimate is None:
                 raise
-        assert self._known is not None
-        return self._known
+        assert self._estimate is not None
+        return self._estimate
 
 
 def elapsed(since: datetime, until: datetime) -> timedelta:

@@ -226,7 +226,7 @@ def _store(orders: Sequence[_Order]) -> list[list[Accepted]]:
     written = _Written()
     results = [
         [
-            _one(order, publication, digest, taken, written, now)
+            _accept_one(order, publication, digest, taken, written, now)
             for publication, digest in zip(order.publications, group, strict=True)
         ]
         for order, group in zip(orders, digests, strict=True)
@@ -270,7 +270,7 @@ class _Written:
         self.records: list[raw.Row] = []
 
 
-def _one(
+def _accept_one(
     order: _Order,
     publication: Publication,
     digest: str,

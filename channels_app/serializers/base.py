@@ -67,7 +67,7 @@ class StrictSerializer(Strict, serializers.Serializer[Any]):
         """Check every field; in its own loop, because the framework's takes three times as long."""
         if not isinstance(data, Mapping):
             raise ValidationError({WHOLE_OBJECT: [self.error_messages["invalid"]]})
-        fields = self._known
+        fields = self._accepted_fields
         errors: dict[str, Any] = {}
         if unknown := [name for name in data if name not in fields]:
             fault = f"There is no such field; choose from {', '.join(fields)}."
@@ -90,12 +90,12 @@ class StrictSerializer(Strict, serializers.Serializer[Any]):
         return taken
 
     @cached_property
-    def _known(self) -> dict[str, Any]:
+    def _accepted_fields(self) -> dict[str, Any]:
         return {name: field for name, field in self.fields.items() if not field.read_only}
 
     @cached_property
     def _checks(self) -> dict[str, Any]:
-        methods = {name: getattr(self, f"validate_{name}", None) for name in self._known}
+        methods = {name: getattr(self, f"validate_{name}", None) for name in self._accepted_fields}
         return {name: check for name, check in methods.items() if check is not None}
 
     def merged(self, attrs: Mapping[str, Any], name: str) -> Any:
@@ -110,7 +110,7 @@ class StrictSerializer(Strict, serializers.Serializer[Any]):
     def written_schema(self, *, partial: bool = False) -> Schema:
         """The JSON Schema of what it takes; ``partial`` as for a serializer."""
         properties = {}
-        fields = self._known
+        fields = self._accepted_fields
         for name, field in fields.items():
             properties[name] = schema = field.json_schema()
             if not partial and field.has_default:

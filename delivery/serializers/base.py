@@ -28,7 +28,7 @@ class RequestSerializer(StrictSerializer):
 
     def given(self, query: Mapping[str, str]) -> dict[str, str]:
         """Return its parameters in the query of a page, without empty ones."""
-        known = ((name, query.get(name, "").strip()) for name in self._known)
+        known = ((name, query.get(name, "").strip()) for name in self._accepted_fields)
         return {name: text for name, text in known if text}
 
     def usable(self, query: Mapping[str, str]) -> tuple[dict[str, Any], list[FieldError]]:

@@ -56,7 +56,7 @@ class SegmentDeliveries:
         return totals.numbers(self._all, "attempt_count")
 
     @cached_property
-    def _found(self) -> Numbers:
+    def _read_counts(self) -> Numbers:
         """Number of each delivery's attempts that were read."""
         return np.zeros(len(self._keys), np.int64)
 
@@ -82,7 +82,7 @@ class SegmentDeliveries:
         is_own = self._keys[places] == wanted
         if not is_own.all():
             batch, places = batch.filter(pa.array(is_own)), places[is_own]
-        self._found += np.bincount(places, minlength=len(self._keys))
+        self._read_counts += np.bincount(places, minlength=len(self._keys))
         owner_columns = [
             self._all.column(column.name).take(pa.array(places)) for column in tables.OWNER_COLUMNS
         ]
@@ -92,7 +92,7 @@ class SegmentDeliveries:
 
     def incomplete(self) -> Iterator[list[int]]:
         """Yield lists of deliveries of which attempts are missing."""
-        missing = self._keys[self._found != self._expected].tolist()
+        missing = self._keys[self._read_counts != self._expected].tolist()
         for start in range(0, len(missing), LOOKUP_KEYS):
             yield missing[start : start + LOOKUP_KEYS]
 

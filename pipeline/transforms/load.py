@@ -34,7 +34,7 @@ class Fanout:
 
     def __init__(self, patterns: Patterns) -> None:
         self._patterns = patterns
-        self._known: dict[tuple[int, str], int] = {}
+        self._counts: dict[tuple[int, str], int] = {}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the same rows with one more column."""
@@ -48,10 +48,10 @@ class Fanout:
     def of(self, channel_id: int, event_type: str) -> int:
         """Return how many consumers of the channel want this event type."""
         key = (channel_id, event_type)
-        if key not in self._known:
+        if key not in self._counts:
             filters = self._patterns.get(channel_id, ())
-            self._known[key] = sum(matches(patterns, event_type) for patterns in filters)
-        return self._known[key]
+            self._counts[key] = sum(matches(patterns, event_type) for patterns in filters)
+        return self._counts[key]
 
 
 def history(
