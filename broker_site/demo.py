@@ -34,7 +34,7 @@ def prepare(arguments: Sequence[str]) -> None:
         return
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--port", default=DEFAULT_PORT)
-    known, _ = parser.parse_known_args(arguments)
+    options, _ = parser.parse_known_args(arguments)
     folder = env.read().data_dir.absolute() / FOLDER
     try:
         kept = _keep(folder)
@@ -47,7 +47,7 @@ def prepare(arguments: Sequence[str]) -> None:
         kept
         | {
             "DJANGO_SETTINGS_MODULE": "broker_site.settings",
-            "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{known.port}",
+            "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{options.port}",
             "HOOKSTATION_LOG_LEVEL": "ERROR",
             "EMAIL_URL": f"filemail:///{folder / 'mail'}",
             # A demo should stop at once.

@@ -153,13 +153,17 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
 
 def unknown(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Each ``HOOKSTATION_`` variable that is no setting, with the most similar setting, or ""."""
-    known = {each.metadata["name"] for each in fields(Environment)}
-    found = {
+    setting_names = {each.metadata["name"] for each in fields(Environment)}
+    unknown_names = {
         name
         for name in environ
-        if name.startswith("HOOKSTATION_") and name.removesuffix("_FILE") not in known | OTHERS
+        if name.startswith("HOOKSTATION_")
+        and name.removesuffix("_FILE") not in setting_names | OTHERS
     }
-    return {name: next(iter(get_close_matches(name, known, 1)), "") for name in sorted(found)}
+    return {
+        name: next(iter(get_close_matches(name, setting_names, 1)), "")
+        for name in sorted(unknown_names)
+    }
 
 
 def export(name: str, value: str) -> None:

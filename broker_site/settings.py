@@ -141,7 +141,7 @@ _FORMS = "channels_app.portal.accounts"
 ACCOUNT_FORMS = {
     "login": f"{_FORMS}.SignIn",
     "signup": f"{_FORMS}.SignUp",
-    "add_email": f"{_FORMS}.Address",
+    "add_email": f"{_FORMS}.EmailForm",
     "change_password": f"{_FORMS}.Password",
     "reset_password": f"{_FORMS}.Forgotten",
     "reset_password_from_key": f"{_FORMS}.NewPassword",

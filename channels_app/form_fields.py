@@ -120,13 +120,13 @@ class RetryOverridesField(forms.Field):
 
     def to_python(self, value: Any) -> list[dict[str, Any]]:
         """The overrides, in the form that a registration takes."""
-        found = []
+        entries = []
         for number, row in enumerate(value or (), 1):
             try:
-                found.append(_entry(row))
+                entries.append(_entry(row))
             except ValueError as fault:
                 raise forms.ValidationError(f"Entry {number}: {fault}") from None
-        return found
+        return entries
 
     def validate(self, value: Any) -> None:
         """Reject what the registering step would reject."""

@@ -295,13 +295,13 @@ def _close(context: Context | None) -> None:
 
 def _record_end(run: runs.Run, outcome: RunOutcome) -> None:
     """Record the end, and retry while the database is unavailable."""
-    for left in reversed(range(MAX_END_TRIES)):
+    for tries_left in reversed(range(MAX_END_TRIES)):
         try:
             run.end(outcome.state, outcome.result, outcome.error)
         except database.ERRORS as error:
-            if not left:
+            if not tries_left:
                 outcome.code = outcome.code or ExitCode.FAILED
                 outcome.error = outcome.error or database.error_message(error)
-            time.sleep(END_PAUSE_S if left else 0)
+            time.sleep(END_PAUSE_S if tries_left else 0)
         else:
             return

@@ -138,9 +138,9 @@ def _lake_folder(text: str) -> Path | None:
         )
     if text and not text.startswith("/"):
         raise InvalidSetting(f"{refused} expected an absolute folder, such as /srv/lake.")
-    if found := set(text) & set("*?[]{}\\"):
+    if special := set(text) & set("*?[]{}\\"):
         raise InvalidSetting(
-            f"{refused} {min(found)} means more than itself to Spark, leave it out."
+            f"{refused} {min(special)} means more than itself to Spark, leave it out."
         )
     return Path(text) if text else None
 

@@ -12,7 +12,7 @@ Show = Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartSeries:
     """One series of values, oldest first; None where there is no value."""
 
     name: str
@@ -52,18 +52,18 @@ class Chart:
         return "".join(f"M0 {place * step:.1f}h{WIDTH}" for place in range(len(self.marks)))
 
 
-def linear(title: str, lines: Sequence[Line], times: list[str], show: Show) -> Chart:
+def linear(title: str, lines: Sequence[ChartSeries], times: list[str], show: Show) -> Chart:
     """A chart from 0 to a round number above the largest value."""
     top = _round_up(max((value for line in lines for value in line.values if value), default=1.0))
     marks = [show(top), show(top / 2), show(0)]
     return _chart(title, lines, times, show, marks, lambda value: value / top)
 
 
-def logarithmic(title: str, lines: Sequence[Line], times: list[str], show: Show) -> Chart:
+def logarithmic(title: str, lines: Sequence[ChartSeries], times: list[str], show: Show) -> Chart:
     """A chart in powers of ten, so that small and large values are visible together."""
-    known = [value for line in lines for value in line.values if value]
-    low = math.floor(math.log10(max(min(known, default=1.0), 0.1)))
-    high = max(low + 1, math.ceil(math.log10(max(known, default=10.0))))
+    positive = [value for line in lines for value in line.values if value]
+    low = math.floor(math.log10(max(min(positive, default=1.0), 0.1)))
+    high = max(low + 1, math.ceil(math.log10(max(positive, default=10.0))))
     marks = [show(10.0**power) for power in range(high, low - 1, -1)]
     return _chart(
         title,
@@ -88,7 +88,7 @@ def _round_up(value: float) -> float:
 
 def _chart(
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[ChartSeries],
     times: list[str],
     show: Show,
     marks: list[str],

@@ -18,7 +18,7 @@ Asked = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MenuEntry:
     """An entry of the sidebar or a tab: a list, for users who may view it."""
 
     title: str
@@ -64,7 +64,7 @@ class Group:
     """Entries under one title."""
 
     title: str
-    places: tuple[Place, ...]
+    places: tuple[MenuEntry, ...]
 
 
 def _in_state(state: str) -> Callable[[Asked], bool]:
@@ -72,20 +72,20 @@ def _in_state(state: str) -> Callable[[Asked], bool]:
 
 
 NAVIGATION = (
-    Group("", (Place("Overview", "space_dashboard"),)),
+    Group("", (MenuEntry("Overview", "space_dashboard"),)),
     Group(
         "Traffic",
         (
-            Place("Messages", "mail", "channels_app.message"),
-            Place("Timeline", "schedule_send", page="timeline"),
-            Place("Recurring", "event_repeat", "channels_app.schedule"),
-            Place(
+            MenuEntry("Messages", "mail", "channels_app.message"),
+            MenuEntry("Timeline", "schedule_send", page="timeline"),
+            MenuEntry("Recurring", "event_repeat", "channels_app.schedule"),
+            MenuEntry(
                 "Deliveries",
                 "send",
                 "delivery.delivery",
                 lit=lambda asked: asked.get("state") != "dead",
             ),
-            Place(
+            MenuEntry(
                 "Dead letters",
                 "unsubscribe",
                 "delivery.delivery",
@@ -93,72 +93,72 @@ NAVIGATION = (
                 _in_state("dead"),
                 has_badge=True,
             ),
-            Place(
+            MenuEntry(
                 "Queues",
                 "inbox",
                 "channels_app.consumer",
                 "?mode__exact=pull",
                 lambda asked: asked.get("mode__exact") == "pull",
             ),
-            Place("Attempts", "repeat_one", "delivery.attempt"),
-            Place("Replays", "replay", "delivery.replay"),
-            Place("Ordering keys", "format_list_numbered", "delivery.orderingkey"),
-            Place("Sequences", "sort", "channels_app.sequence"),
+            MenuEntry("Attempts", "repeat_one", "delivery.attempt"),
+            MenuEntry("Replays", "replay", "delivery.replay"),
+            MenuEntry("Ordering keys", "format_list_numbered", "delivery.orderingkey"),
+            MenuEntry("Sequences", "sort", "channels_app.sequence"),
         ),
     ),
     Group(
         "Configuration",
         (
-            Place("Channels", "podcasts", "channels_app.channel"),
-            Place("Event types", "category", "channels_app.eventtype"),
-            Place(
+            MenuEntry("Channels", "podcasts", "channels_app.channel"),
+            MenuEntry("Event types", "category", "channels_app.eventtype"),
+            MenuEntry(
                 "Consumers",
                 "webhook",
                 "channels_app.consumer",
                 lit=lambda asked: asked.get("mode__exact") != "pull",
             ),
-            Place("Producers", "output", "channels_app.producer"),
-            Place("API keys", "key", "channels_app.apikey"),
+            MenuEntry("Producers", "output", "channels_app.producer"),
+            MenuEntry("API keys", "key", "channels_app.apikey"),
         ),
     ),
     Group(
         "People",
         (
-            Place("Teams", "groups", "channels_app.team"),
-            Place("Users", "person", "auth.user"),
-            Place("Groups", "badge", "auth.group"),
-            Place("Audit log", "history", "channels_app.auditentry"),
+            MenuEntry("Teams", "groups", "channels_app.team"),
+            MenuEntry("Users", "person", "auth.user"),
+            MenuEntry("Groups", "badge", "auth.group"),
+            MenuEntry("Audit log", "history", "channels_app.auditentry"),
         ),
     ),
     Group(
         "Operation",
         (
-            Place("System", "dns", page="system"),
-            Place("Notifications", "campaign", "delivery.notification"),
-            Place("Traffic", "monitoring", "delivery.traffic"),
-            Place("Reconciliation", "fact_check", "delivery.reconciliationreport"),
+            MenuEntry("System", "dns", page="system"),
+            MenuEntry("Notifications", "campaign", "delivery.notification"),
+            MenuEntry("Traffic", "monitoring", "delivery.traffic"),
+            MenuEntry("Reconciliation", "fact_check", "delivery.reconciliationreport"),
         ),
     ),
     Group(
         "Pipeline",
         (
-            Place("Triage", "emergency", page="triage"),
-            Place("Forecast", "trending_up", page="forecast"),
-            Place("Archive", "inventory", "delivery.segment"),
-            Place("Lake audit", "fact_check", "delivery.lakeaudit"),
-            Place("Restores", "settings_backup_restore", "delivery.restore"),
-            Place("Usage", "bar_chart", page="usage"),
-            Place("Health", "ecg_heart", page="health"),
-            Place("Erasures", "ink_eraser", "delivery.erasure"),
-            Place("Runs", "account_tree", "delivery.pipelinerun"),
+            MenuEntry("Triage", "emergency", page="triage"),
+            MenuEntry("Forecast", "trending_up", page="forecast"),
+            MenuEntry("Archive", "inventory", "delivery.segment"),
+            MenuEntry("Lake audit", "fact_check", "delivery.lakeaudit"),
+            MenuEntry("Restores", "settings_backup_restore", "delivery.restore"),
+            MenuEntry("Usage", "bar_chart", page="usage"),
+            MenuEntry("Health", "ecg_heart", page="health"),
+            MenuEntry("Erasures", "ink_eraser", "delivery.erasure"),
+            MenuEntry("Runs", "account_tree", "delivery.pipelinerun"),
         ),
     ),
 )
 
 
-def _deliveries(title: str, state: str) -> Place:
+def _deliveries(title: str, state: str) -> MenuEntry:
     """A filtered list of deliveries."""
-    return Place(title, "", "delivery.delivery", f"?state={state}", _in_state(state))
+    return MenuEntry(title, "", "delivery.delivery", f"?state={state}", _in_state(state))
 
 
 TABS = (
@@ -209,7 +209,7 @@ def _url(name: str) -> str:
     return reverse(name)
 
 
-def _shown(place: Place, request: HttpRequest) -> dict[str, Any]:
+def _shown(place: MenuEntry, request: HttpRequest) -> dict[str, Any]:
     return {
         "title": place.title,
         "icon": place.icon,

@@ -94,7 +94,7 @@ def first_page(request: HttpRequest, given: dict[str, Any]) -> dict[str, Any]:
 
 def search(request: HttpRequest, term: str) -> list[SearchResult]:
     """Ctrl+K: find objects by public id or by the beginning of their name."""
-    found = [
+    results = [
         SearchResult(term, title, reverse(f"admin:{page}_change", args=[number]), "tag")
         for prefix, title, page in PAGES
         if (number := ids.from_public(prefix, term)) is not None
@@ -106,14 +106,14 @@ def search(request: HttpRequest, term: str) -> list[SearchResult]:
         page, title = f"admin:channels_app_{kind}_change", str(model._meta.verbose_name)
         for row in model._default_manager.filter(**{f"{name}__startswith": term})[:FOUND]:
             where = f"{title} of {row.channel}" if isinstance(row, Consumer) else title
-            found.append(SearchResult(str(row), where, reverse(page, args=[row.pk]), "tag"))
+            results.append(SearchResult(str(row), where, reverse(page, args=[row.pk]), "tag"))
     if request.user.has_perm("channels_app.view_consumer"):
         # The search term is in lower case, while queue names keep their case.
         named = Queue.objects.annotate(lower=Lower("name")).filter(lower__startswith=term)
         for queue in named[:FOUND]:
             url = reverse("admin:channels_app_consumer_change", args=[queue.consumer_id])
-            found.append(SearchResult(queue.name, "Queue", url, "tag"))
-    return found
+            results.append(SearchResult(queue.name, "Queue", url, "tag"))
+    return results
 
 
 def context(request: HttpRequest) -> dict[str, Any]:
@@ -222,16 +222,16 @@ def _hot_keys() -> dict[str, Any]:
 def _books(gap: int) -> dict[str, Any]:
     """A card with the gap, by the counters and by the last reconciliations."""
     reports = reconciliations.newest().values()
-    found = max((report.gap for report in reports), default=0)
+    mismatched = max((report.gap for report in reports), default=0)
     link = reverse("admin:delivery_reconciliationreport_changelist")
-    if gap or not found:
+    if gap or not mismatched:
         text = "deliveries created minus those in any state; must be 0"
         if not gap and reports:
             last = max(report.finished_at for report in reports)
             text = f"by the counters and the reconciliation of {last:%d %b %H:%M}"
         return _card("Reconciliation gap", gap, text, link, alarm=gap != 0)
     text = "mismatched rows in the last reconciliation; must be 0"
-    return _card("Reconciliation gap", intcomma(found), text, link, alarm=True)
+    return _card("Reconciliation gap", intcomma(mismatched), text, link, alarm=True)
 
 
 def _states(waiting: backlog.Backlog) -> list[dict[str, Any]]:
@@ -255,11 +255,15 @@ def _charts(spans: list[traffic.Span], chosen: Range) -> list[charts.Chart]:
     times = [span.begins_at.strftime(chosen.form) for span in ends]
     times[-1] += " UTC"
     flow = [
-        charts.Line(name, f"hs-line-{tone}", [_per_minute(read(span), chosen) for span in spans])
+        charts.ChartSeries(
+            name, f"hs-line-{tone}", [_per_minute(read(span), chosen) for span in spans]
+        )
         for name, tone, read in FLOW
     ]
     latency = [
-        charts.Line(name, f"hs-line-{name}", [quantile_ms(span.latency, share) for span in spans])
+        charts.ChartSeries(
+            name, f"hs-line-{name}", [quantile_ms(span.latency, share) for span in spans]
+        )
         for name, share in SHARES
     ]
     return [

@@ -23,7 +23,7 @@ admin.site.unregister(User)
 admin.site.unregister(Group)
 
 
-class RolesExplained(base.Page):
+class RolesExplained(base.AdminPage):
     """A list with an explanation of the standard roles above it."""
 
     list_before_template = "admin/roles_top.html"

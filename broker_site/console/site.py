@@ -14,7 +14,7 @@ from broker_site.console import navigation, overview
 from channels_app.portal.accounts import secure_admin_login
 
 if TYPE_CHECKING:
-    from channels_app.admin.pages import Page, View
+    from channels_app.admin.pages import ConsolePage, View
 
 
 class Console(UnfoldAdminSite):
@@ -57,21 +57,21 @@ class Console(UnfoldAdminSite):
         """Pages that do not belong to a table."""
         from channels_app.admin.pages import PAGES  # noqa: PLC0415 - needs this site to register
 
-        found = []
+        urls = []
         for page in PAGES.values():
             view = self.admin_view(partial(self._show, page))
-            found.append(path(f"{page.name}/", view, name=page.name))
+            urls.append(path(f"{page.name}/", view, name=page.name))
             if page.csv is not None:
                 file = self.admin_view(partial(_checked, page, page.csv))
-                found.append(path(f"{page.name}/csv", file, name=f"{page.name}-csv"))
-        return found
+                urls.append(path(f"{page.name}/csv", file, name=f"{page.name}-csv"))
+        return urls
 
-    def _show(self, page: "Page", request: HttpRequest) -> TemplateResponse:
+    def _show(self, page: "ConsolePage", request: HttpRequest) -> TemplateResponse:
         page.require(request)
         context = {**self.each_context(request), **page.context(request)}
         return TemplateResponse(request, page.template, context)
 
 
-def _checked(page: "Page", view: "View", request: HttpRequest) -> HttpResponseBase:
+def _checked(page: "ConsolePage", view: "View", request: HttpRequest) -> HttpResponseBase:
     page.require(request)
     return view(request)

@@ -35,7 +35,7 @@ ERROR = (
 )
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     """A table of the page."""
 
     title: str
@@ -96,21 +96,21 @@ def database() -> list[tuple[str, str]]:
 
 def settings_in_force() -> list[dict[str, str]]:
     """All settings in force, by name; of a secret only whether it is set."""
-    found = []
+    rows = []
     for each in sorted(fields(settings.ENVIRONMENT), key=lambda each: each.metadata["name"]):
         value = getattr(settings.ENVIRONMENT, each.name)
         if each.metadata["secret"]:
             text = "set" if value else "not set"
         else:
             text = ", ".join(value) if isinstance(value, tuple) else str(value)
-        found.append({"name": each.metadata["name"], "value": text, "help": each.metadata["help"]})
-    return found
+        rows.append({"name": each.metadata["name"], "value": text, "help": each.metadata["help"]})
+    return rows
 
 
-def pumps() -> Table:
+def pumps() -> PageTable:
     """All slots of pumps, maintenance and web processes."""
     alive = {slot.pk for kind in PumpSlot.Kind.values for slot in registration.living(kind)}
-    return Table(
+    return PageTable(
         "Pumps, maintenance and web processes",
         (
             *("Slot", "State", "Heartbeat", "Started", "Cluster", "In flight", "Woken at"),
@@ -136,9 +136,9 @@ def pumps() -> Table:
     )
 
 
-def sweeps() -> Table:
+def sweeps() -> PageTable:
     """The last run of each sweep."""
-    return Table(
+    return PageTable(
         "Sweeps",
         ("Sweep", "State", "Last run", "Took", "Rows", "Next run", "Error"),
         [
@@ -158,7 +158,7 @@ def sweeps() -> Table:
     )
 
 
-def tasks(request: HttpRequest) -> Iterator[Table]:
+def tasks(request: HttpRequest) -> Iterator[PageTable]:
     """Schedules, queued and finished background tasks, of those that the user may view.
 
     Reading a row of django-q2's may unpickle it, so its pickles are not read.
@@ -194,13 +194,13 @@ def _drift() -> str:
     """This host's clock compared with the database's, on which every decision is based."""
     if not dialect.clock_query:
         return "the only one"
-    found = clock.offset()
-    return f"{found.seconds * 1000:+.1f} ms from the database's, ± {found.error_s * 1000:.1f} ms"
+    offset = clock.offset()
+    return f"{offset.seconds * 1000:+.1f} ms from the database's, ± {offset.error_s * 1000:.1f} ms"
 
 
-def _schedules(request: HttpRequest) -> Table:
+def _schedules(request: HttpRequest) -> PageTable:
     page = _page(request, "schedules", _rows("Schedule").order_by("name"))
-    return Table(
+    return PageTable(
         "Schedules of background tasks",
         ("Name", "Calls", "Registered", "Minutes", "Next run", "Active", "Kind", "Cluster"),
         [
@@ -237,10 +237,10 @@ def _is_registered(name: str) -> str:
     return "yes" if name in task_queue.REGISTERED else base.label("no", "bad")
 
 
-def _queued(request: HttpRequest) -> Table:
+def _queued(request: HttpRequest) -> PageTable:
     page = _page(request, "queued", _rows("OrmQ").order_by("id"))
     named = [(row, task_queue.task_of(row.payload)) for row in page]
-    return Table(
+    return PageTable(
         "Background tasks that are queued or running",
         ("Row", "Calls", "Registered", "Cluster", "Locked until"),
         [
@@ -259,11 +259,11 @@ def _queued(request: HttpRequest) -> Table:
     )
 
 
-def _finished(request: HttpRequest, successes: list[bool]) -> Table:
+def _finished(request: HttpRequest, successes: list[bool]) -> PageTable:
     rows = _rows("Task").filter(success__in=successes).order_by("-stopped", "id")
     rows = rows.defer("args", "kwargs", "result").annotate(stored=Cast("result", TextField()))
     page = _page(request, "finished", rows)
-    return Table(
+    return PageTable(
         "Finished background tasks",
         ("Name", "Called", "Started", "Ended", "Cluster", "Attempts", "Result"),
         [

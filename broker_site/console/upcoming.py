@@ -13,7 +13,7 @@ from channels_app.core import times
 from channels_app.database import clock
 from channels_app.models import Channel, Message
 from delivery.queue import timeline
-from delivery.queue.timeline import Load, Place
+from delivery.queue.timeline import TimelineLoad, TimelinePosition
 
 MAY_MOVE = "channels_app.change_message"
 SPANS = {
@@ -32,7 +32,7 @@ HEIGHT = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class TimelineBar:
     """One interval of the chart."""
 
     begins: datetime
@@ -52,15 +52,15 @@ def context(request: HttpRequest) -> dict[str, Any]:
     now = clock.now()
     channels = list(Channel.objects.order_by("slug"))
     chosen = request.GET.get("channel", "")
-    channel = next((one for one in channels if chosen == str(one.pk)), None)
-    looked = [channel.pk] if channel else [one.pk for one in channels[:MAX_CHANNELS]]
+    channel = next((candidate for candidate in channels if chosen == str(candidate.pk)), None)
+    looked = [channel.pk] if channel else [candidate.pk for candidate in channels[:MAX_CHANNELS]]
     span = request.GET.get("span", "")
     span = span if span in SPANS else "day"
     length, width, words = SPANS[span]
     load = timeline.load(looked, now, now + length, width) if looked else None
     places = timeline.ahead(looked, now, now + FAR, SHOWN + 1, _after(request))
     rows = Message.objects.select_related("channel", "producer")
-    found = rows.in_bulk([place.id for place in places[:SHOWN]])
+    by_id = rows.in_bulk([place.id for place in places[:SHOWN]])
     return {
         "title": "Timeline",
         "channels": channels,
@@ -73,7 +73,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
         "total": sum(load.counts) if load else 0,
         "most": max(load.counts, default=0) if load else 0,
         "ends": now + length,
-        "messages_ahead": [found[place.id] for place in places[:SHOWN] if place.id in found],
+        "messages_ahead": [by_id[place.id] for place in places[:SHOWN] if place.id in by_id],
         "next": _address(channel, span, places[SHOWN - 1]) if len(places) > SHOWN else "",
         "here": _address(channel, span, None),
         "is_later": "after" in request.GET,
@@ -83,12 +83,12 @@ def context(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def bars(load: Load) -> list[Bar]:
+def bars(load: TimelineLoad) -> list[TimelineBar]:
     """The bars, scaled so that the largest fills the height of the chart."""
     top, step = max(load.counts, default=0) or 1, 600 / max(1, len(load.counts))
     return [
         # A minimum height keeps small counts visible.
-        Bar(load.begins + place * load.width, count, place * step, _height(count, top))
+        TimelineBar(load.begins + place * load.width, count, place * step, _height(count, top))
         for place, count in enumerate(load.counts)
     ]
 
@@ -97,16 +97,16 @@ def _height(count: int, top: int) -> float:
     return max(2.0, HEIGHT * count / top) if count else 0.0
 
 
-def _after(request: HttpRequest) -> Place | None:
+def _after(request: HttpRequest) -> TimelinePosition | None:
     """The position at which the previous page ended."""
     instant, _, number = request.GET.get("after", "").partition("~")
     try:
-        return Place(times.instant(instant), int(number))
+        return TimelinePosition(times.instant(instant), int(number))
     except ValueError:
         return None
 
 
-def _address(channel: Channel | None, span: str, after: Place | None) -> str:
+def _address(channel: Channel | None, span: str, after: TimelinePosition | None) -> str:
     asked: dict[str, object] = {"span": span}
     if channel:
         asked["channel"] = channel.pk

@@ -120,34 +120,34 @@ def context(request: HttpRequest) -> dict[str, Any]:
     """The usage of a month."""
     month = chosen(request)
     rows = month.rows(UsageHour.objects.all())
-    found = list(rows.values(*KEYS).annotate(**_sums()).order_by("-attempts", "-messages", *KEYS))
-    whose = named(found[:SHOWN])
+    totals = list(rows.values(*KEYS).annotate(**_sums()).order_by("-attempts", "-messages", *KEYS))
+    whose = named(totals[:SHOWN])
     return {
         "title": f"Usage, {month.first:%B %Y}",
         "month": month,
         "asked": urlencode({"since": str(month.first), "until": str(month.next.first)}),
         "steps": STEPS,
         "is_known": UsageHour.objects.exists(),
-        "facts": _facts(found),
+        "facts": _facts(totals),
         "rows": whose,
-        "left_out": len(found) - len(whose),
+        "left_out": len(totals) - len(whose),
         "latencies": latencies(month, whose),
-        "charts": _charts(month, rows) if found else [],
+        "charts": _charts(month, rows) if totals else [],
     }
 
 
 def named(rows: list[Row]) -> list[Row]:
     """The rows with names, and with formatted sizes."""
     names = Names(row["consumer_id"] for row in rows)
-    found = []
+    labelled = []
     for row in rows:
         producer, channel, consumer = names.of(row)
-        found.append(
+        labelled.append(
             row
             | {"producer": producer, "channel": channel, "consumer": consumer}
             | {name: filesizeformat(row[name]) for name in ("bytes", "bytes_out")}
         )
-    return sorted(found, key=lambda row: (row["producer"], row["channel"], row["consumer"]))
+    return sorted(labelled, key=lambda row: (row["producer"], row["channel"], row["consumer"]))
 
 
 def latencies(month: Month, rows: list[Row]) -> list[Row]:
@@ -222,9 +222,9 @@ def _charts(month: Month, rows: QuerySet[Any]) -> list[charts.Chart]:
     days = [day for day in month.days if day <= max(by_day)]
     times = [f"{day:%d %b}" for day in (days[0], days[len(days) // 2], days[-1])]
 
-    def line(name: str, tone: str, column: str) -> charts.Line:
+    def line(name: str, tone: str, column: str) -> charts.ChartSeries:
         values = [float(by_day[day][column]) if day in by_day else 0.0 for day in days]
-        return charts.Line(name, f"hs-line-{tone}", values)
+        return charts.ChartSeries(name, f"hs-line-{tone}", values)
 
     flow = [line(*each) for each in FLOW]
     sizes = [line(*each) for each in SIZES]

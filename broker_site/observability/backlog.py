@@ -66,22 +66,22 @@ def oldest_due_s(backlog: Backlog) -> float:
     """
     now = clock.now()
     busy = [
-        view
-        for view in config_cache.consumers().values()
-        if _may_be_called(view) and backlog.has_open(view.id)
+        consumer
+        for consumer in config_cache.consumers().values()
+        if _may_be_called(consumer) and backlog.has_open(consumer.id)
     ]
-    held_back = _held_back((view.id for view in busy), now)
+    held_back = _held_back((consumer.id for consumer in busy), now)
     ready = [
-        view.id
-        for view in busy
-        if view.id not in held_back and backlog.in_flight(view.id) < view.max_in_flight
+        consumer.id
+        for consumer in busy
+        if consumer.id not in held_back and backlog.in_flight(consumer.id) < consumer.max_in_flight
     ]
     oldest = min(due_times.next_due(ready).values(), default=now)
     return max(0.0, (now - oldest).total_seconds())
 
 
-def _may_be_called(view: ConsumerConfig) -> bool:
-    return view.mode == "push" and not view.halted and view.rate is None
+def _may_be_called(consumer: ConsumerConfig) -> bool:
+    return consumer.mode == "push" and not consumer.halted and consumer.rate is None
 
 
 def _held_back(consumer_ids: Iterable[int], now: datetime) -> set[int]:

@@ -32,10 +32,10 @@ def secret_key(**kwargs: Any) -> list[CheckMessage]:
         key = ""
     if len(key) >= MIN_SECRET:
         return []
-    found = f"has {len(key)} characters" if key else "is not set"
+    state = f"has {len(key)} characters" if key else "is not set"
     return [
         Error(
-            f"SECRET_KEY {found}; at least {MIN_SECRET} are needed.",
+            f"SECRET_KEY {state}; at least {MIN_SECRET} are needed.",
             hint="It protects sessions, cursors and, without HOOKSTATION_ENCRYPTION_KEYS, stored "
             "bodies. Generate one: python3 -c 'import secrets; print(secrets.token_urlsafe(50))'",
             id="hookstation.E001",
@@ -126,9 +126,9 @@ def grpc_without_tls(**kwargs: Any) -> list[CheckMessage]:
 def times(**kwargs: Any) -> list[CheckMessage]:
     """Check that timeouts and leases fit together."""
     chosen = settings.ENVIRONMENT
-    found: list[CheckMessage] = []
+    errors: list[CheckMessage] = []
     if chosen.lease_grace_ms < MIN_LEASE_GRACE_MS:
-        found.append(
+        errors.append(
             Error(
                 f"HOOKSTATION_LEASE_GRACE_MS is {chosen.lease_grace_ms}: a lease may end before "
                 "the response is recorded, and the message is then sent twice.",
@@ -137,7 +137,7 @@ def times(**kwargs: Any) -> list[CheckMessage]:
             )
         )
     if chosen.timeout_ms > MAX_TIMEOUT_MS or chosen.connect_timeout_ms > chosen.timeout_ms:
-        found.append(
+        errors.append(
             Error(
                 f"HOOKSTATION_DELIVERY_TIMEOUT_MS={chosen.timeout_ms} and "
                 f"HOOKSTATION_CONNECT_TIMEOUT_MS={chosen.connect_timeout_ms} conflict.",
@@ -146,7 +146,7 @@ def times(**kwargs: Any) -> list[CheckMessage]:
                 id="hookstation.E006",
             )
         )
-    return found
+    return errors
 
 
 @register(INSTALLATION)
@@ -198,7 +198,9 @@ def sign_up(**kwargs: Any) -> list[CheckMessage]:
 def database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """Check that the database is supported: durable, with SKIP LOCKED."""
     chosen = [connections[alias] for alias in databases or ()]
-    return [found for it in chosen for found in dialects.of(it).check(it)]
+    return [
+        message for connection in chosen for message in dialects.of(connection).check(connection)
+    ]
 
 
 def _problem(work: Callable[[], object]) -> str:

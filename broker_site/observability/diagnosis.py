@@ -59,16 +59,16 @@ class Finding:
 
 def find() -> list[Finding]:
     """All findings. Without a database, those that do not need it, and that it is unavailable."""
-    found = [*data_dir()]
+    findings = [*data_dir()]
     try:
-        found += disk()
+        findings += disk()
         outdated = list(migrations())
-        found += outdated
+        findings += outdated
         # Without current tables the other checks would fail.
         for look in () if outdated else CHECKS:
-            found += look()
+            findings += look()
     except DatabaseFailure as error:
-        found.append(
+        findings.append(
             Finding(
                 "error",
                 "database",
@@ -76,7 +76,7 @@ def find() -> list[Finding]:
                 "Check that it runs, and host, port, user and password in DATABASE_URL.",
             )
         )
-    return found
+    return findings
 
 
 def migrations() -> Iterable[Finding]:
@@ -154,8 +154,8 @@ def schedules() -> Iterable[Finding]:
 
 def durability() -> Iterable[Finding]:
     """Report a server's configuration that may lose committed transactions."""
-    if found := dialect.durability():
-        yield Finding("warning", "durability", *found)
+    if texts := dialect.durability():
+        yield Finding("warning", "durability", *texts)
 
 
 def packets() -> Iterable[Finding]:

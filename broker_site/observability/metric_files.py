@@ -34,14 +34,14 @@ SUMMED = frozenset({"counter", "histogram", "summary"})
 class Files(Collector):
     """Metrics of all processes, merged at scrape time."""
 
-    def __init__(self, own: Path, others: Sequence[Path] = ()) -> None:
-        """``own`` is this host's folder, which is maintained here; ``others`` are only read."""
+    def __init__(self, own: Path, other_folders: Sequence[Path] = ()) -> None:
+        """``own`` is this host's folder, which is maintained here; the others are only read."""
         self._own = own
-        self._others = others
+        self._other_folders = other_folders
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of all processes, running or ended."""
-        folders = sorted({self._own, *self._others})
+        folders = sorted({self._own, *self._other_folders})
         with _locked(folders):
             _retire(self._own)
             paths = [path for folder in folders for path in _files(folder) if _is_sound(path)]
@@ -76,17 +76,17 @@ def _retire(folder: Path) -> None:
             path.replace(dead / f"{kind}_{path.stat().st_ino}_{pid}.db")
         else:
             path.unlink(missing_ok=True)
-    found = list(dead.glob("*.db"))
-    if len(found) > KEEP:
-        _merge(found, dead)
+    paths = list(dead.glob("*.db"))
+    if len(paths) > KEEP:
+        _merge(paths, dead)
 
 
-def _merge(found: Sequence[Path], dead: Path) -> None:
+def _merge(paths: Sequence[Path], dead: Path) -> None:
     fresh = dead.with_name("dead.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for path in found:
+    for path in paths:
         if _is_sound(path):
             for key, value in _read(path):
                 sums[path.stem.split("_")[0]][key] += value

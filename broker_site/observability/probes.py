@@ -67,11 +67,11 @@ def readyz(request: HttpRequest) -> HttpResponse:
     checks ``storage`` and ``disk`` tell whether it does.
     """
     excluded = request.GET.getlist("exclude")
-    found = {name: result for name, result in _run() if name not in excluded}
-    ready = all(check.ok for check in found.values())
+    results = {name: result for name, result in _run() if name not in excluded}
+    ready = all(check.ok for check in results.values())
     body = {
         "status": "ready" if ready else "not ready",
-        "checks": {name: asdict(check) for name, check in found.items()},
+        "checks": {name: asdict(check) for name, check in results.items()},
     }
     response = JsonResponse(body, status=200 if ready else 503)
     # Django's own flag, which the stubs lack; otherwise each probe is logged as an ERROR.
@@ -208,19 +208,19 @@ CHECKS: dict[str, Callable[[], Check]] = {
 
 
 def _run() -> list[tuple[str, Check]]:
-    found: list[tuple[str, Check]] = []
+    results: list[tuple[str, Check]] = []
     away = False
     for name, check in CHECKS.items():
         if away:
-            found.append((name, Check(False, "Not checked: the database does not answer.")))
+            results.append((name, Check(False, "Not checked: the database does not answer.")))
             continue
         try:
-            found.append((name, check()))
+            results.append((name, check()))
         except DatabaseFailure:
             # The driver's message may contain hosts and users, so it is not shown here.
             away = name == "database"
-            found.append((name, _failed(name)))
-    return found
+            results.append((name, _failed(name)))
+    return results
 
 
 def _failed(name: str) -> Check:

@@ -46,12 +46,12 @@ class Tables(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of the tables; without a database only that it is unavailable."""
         try:
-            found = list(_read())
+            families = list(_read())
         except DatabaseFailure:
-            found = []
+            families = []
         up = "Whether the database answered this scrape."
-        yield GaugeMetricFamily("hookstation_database_up", up, value=1 if found else 0)
-        yield from found
+        yield GaugeMetricFamily("hookstation_database_up", up, value=1 if families else 0)
+        yield from families
 
 
 def registry() -> CollectorRegistry:
@@ -185,15 +185,15 @@ def _audits(gap: int) -> Iterator[Metric]:
         "Discrepancies by the current counters or the last reconciliation; must be 0.",
         value=max(abs(gap), *(report.gap for report in reports.values()), 0),
     )
-    found = GaugeMetricFamily(
+    findings = GaugeMetricFamily(
         "hookstation_reconciliation_findings",
         "Discrepancies that the last reconciliations found.",
         labels=["check"],
     )
     for check in Check:
         of_each = (report.checks.get(check.value, 0) for report in reports.values())
-        found.add_metric([check.value], max(of_each, default=0))
-    yield found
+        findings.add_metric([check.value], max(of_each, default=0))
+    yield findings
     ended = GaugeMetricFamily(
         "hookstation_reconciliation_timestamp_seconds",
         "When the last reconciliation of each span ended; 0: never.",

@@ -31,13 +31,13 @@ class ValuesCache(DatabaseCache):
     def get_many(self, keys: Iterable[Any], version: int | None = None) -> dict[Any, Any]:
         """The values that exist and have not expired. A sweep deletes expired ones."""
         asked = {self.make_and_validate_key(key, version=version): key for key in keys}
-        found = {}
+        values = {}
         for key, stored in self._rows(list(asked)):
             try:
-                found[asked[key]] = _ValuesOnly(io.BytesIO(base64.b64decode(stored))).load()
+                values[asked[key]] = _ValuesOnly(io.BytesIO(base64.b64decode(stored))).load()
             except Exception as error:  # an unpickler may raise anything for data that is no pickle
                 logger.error("a row of the cache was refused: %.100s", error)
-        return found
+        return values
 
     def _rows(self, keys: list[str]) -> list[tuple[str, str]]:
         if not keys:

@@ -76,8 +76,8 @@ class _Deferrable:
 def install() -> None:
     """Offer deferred responses in this process; call it before granian wraps the application."""
     wrap: Callable[..., Callable[..., Any]] | None = getattr(mp, WRAP, None)
-    known = [] if wrap is None else [*inspect.signature(wrap).parameters]
-    if wrap is None or known != PARAMETERS:
+    parameters = [] if wrap is None else [*inspect.signature(wrap).parameters]
+    if wrap is None or parameters != PARAMETERS:
         logger.error(
             "this version of granian cannot defer responses: each waiting receive call holds a "
             "thread"

@@ -83,10 +83,10 @@ class FastPathHandler:
             environ["wsgi.input"] = _ChunkedBody(environ["wsgi.input"])
         if environ["REQUEST_METHOD"] == "POST":
             for matches, answer in SHORT:
-                if found := matches(environ["PATH_INFO"]):
+                if match := matches(environ["PATH_INFO"]):
                     if (defer := environ.get(fast_path.DEFER_RESPONSE)) is not None:
                         environ[fast_path.DEFER_RESPONSE] = partial(_defer, defer)
-                    return _give_short(environ, start_response, answer, found.groups())
+                    return _give_short(environ, start_response, answer, match.groups())
         with short_turns:  # a batch of messages, or another long request
             return _give(self._answer, FastPathRequest(environ), start_response)
 

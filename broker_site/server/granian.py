@@ -80,13 +80,13 @@ def _ask_on(descriptor: str) -> bool:
         own = os.dup(int(descriptor))
     except OSError:  # closed meanwhile
         return False
-    with socket.socket(fileno=own) as one:
-        if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    with socket.socket(fileno=own) as listener:
+        if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return False
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     return True
 
 

@@ -122,8 +122,10 @@ class Lingering:
             if inode in self._connections or not _is_between(duplicate, address, port):
                 duplicate.close()
                 continue
-            one = _Connection(duplicate, now + TOTAL_S, now + SHUTDOWN_S, remaining=MAX_BYTES)
-            self._connections[inode] = one
+            connection = _Connection(
+                duplicate, now + TOTAL_S, now + SHUTDOWN_S, remaining=MAX_BYTES
+            )
+            self._connections[inode] = connection
 
     def _run(self) -> None:
         while True:
@@ -132,41 +134,43 @@ class Lingering:
                     self._changed.wait()
                 connections = dict(self._connections)
             poll = select.poll()
-            for one in connections.values():
-                if one.is_closing:
-                    poll.register(one.duplicate, select.POLLIN)
+            for connection in connections.values():
+                if connection.is_closing:
+                    poll.register(connection.duplicate, select.POLLIN)
             poll.poll(POLL_S * 1000)
             now = time.monotonic()
-            ended = [key for key, one in connections.items() if self._is_over(one, now)]
-            closing = [key for key, one in connections.items() if one.is_closing]
+            ended = [
+                key for key, connection in connections.items() if self._is_over(connection, now)
+            ]
+            closing = [key for key, connection in connections.items() if connection.is_closing]
             with self._changed:
                 for key in {*ended, *closing[:-MAX_CONNECTIONS]}:
                     self._connections.pop(key).duplicate.close()
 
-    def _is_over(self, one: _Connection, now: float) -> bool:
+    def _is_over(self, connection: _Connection, now: float) -> bool:
         """Read what has come; return whether nothing more is to be read."""
         try:
-            if not one.is_closing:
-                if now < one.look_at:
+            if not connection.is_closing:
+                if now < connection.look_at:
                     return False
                 # Less and less often: most of them stay open, and there may be a thousand.
-                one.look_at = now + max(POLL_S, now - one.silent_at + SHUTDOWN_S)
-                state = one.state()
+                connection.look_at = now + max(POLL_S, now - connection.silent_at + SHUTDOWN_S)
+                state = connection.state()
                 if state not in _SHUT_DOWN:
-                    return state != _ESTABLISHED or now > one.silent_at
-                one.is_closing, one.silent_at = True, now + IDLE_S
-            size = min(ROUND_BYTES, one.remaining)
+                    return state != _ESTABLISHED or now > connection.silent_at
+                connection.is_closing, connection.silent_at = True, now + IDLE_S
+            size = min(ROUND_BYTES, connection.remaining)
             # TRUNC discards: nothing is copied into the buffer.
-            count = one.duplicate.recv_into(
+            count = connection.duplicate.recv_into(
                 self._buffer, size, socket.MSG_TRUNC | socket.MSG_DONTWAIT
             )
         except BlockingIOError:
-            return now > min(one.silent_at, one.ends_at)
+            return now > min(connection.silent_at, connection.ends_at)
         except OSError:
             return True
-        one.remaining -= count
-        one.silent_at = now + IDLE_S
-        return not count or one.remaining <= 0 or now > one.ends_at
+        connection.remaining -= count
+        connection.silent_at = now + IDLE_S
+        return not count or connection.remaining <= 0 or now > connection.ends_at
 
 
 def _is_cut_short(meta: Mapping[str, Any]) -> bool:

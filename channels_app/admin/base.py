@@ -73,11 +73,11 @@ class WithPageContext(ModelAdmin):
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Any:
         """The row; reuses the one that was read for the context."""
-        known = getattr(request, "looked_at", None)
-        if known is None:
+        row = getattr(request, "looked_at", None)
+        if row is None:
             return super().get_object(request, object_id, from_field)
         request.looked_at = None  # type: ignore[attr-defined]  # an attribute of ours
-        return known
+        return row
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Add the context of the list."""
@@ -111,7 +111,7 @@ class InfinitePaginator(paginator.InfinitePaginator):
     count = WINDOW
 
 
-class Page(ModelAdmin):
+class AdminPage(ModelAdmin):
     """Base of all pages: no counts of filters, a link back, and no bulk deletion of Django's."""
 
     show_facets = ShowFacets.NEVER
@@ -161,7 +161,7 @@ class Page(ModelAdmin):
         return bool(request.user.has_perm(f"{opts.app_label}.change_{opts.model_name}"))
 
 
-class ReadOnly(Page):
+class ReadOnly(AdminPage):
     """A page of rows that only the broker writes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -297,7 +297,7 @@ def linked(url: str, text: str) -> SafeString:
     return fill('<a class="hs-link hs-id" href="{}">{}</a>', url, text)
 
 
-class ResourceAdmin(Page):
+class ResourceAdmin(AdminPage):
     """A page whose form writes through a service (forms.py); generated secrets are shown once."""
 
     identity: tuple[str, ...] = ()

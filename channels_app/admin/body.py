@@ -39,8 +39,8 @@ def read(message: Message) -> bytes:
 def without_bytes(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Rows of bodies without their data, annotated with its first byte, which tells the format."""
     form = Func("data", template="HEX(SUBSTR(%(expressions)s, 1, 1))", output_field=CharField())
-    found: QuerySet[Any] = rows.defer("data").annotate(form=form)
-    return found
+    annotated: QuerySet[Any] = rows.defer("data").annotate(form=form)
+    return annotated
 
 
 def protection(row: Any) -> str:

@@ -51,7 +51,7 @@ RENEW = dialog(
 )
 
 
-class RotateForm(base.ReasonForm):
+class RotateSecretsForm(base.ReasonForm):
     """For how long the old secrets keep signing."""
 
     overlap_s = forms.IntegerField(
@@ -64,7 +64,7 @@ class RotateForm(base.ReasonForm):
     )
 
 
-ROTATE = dialog("Create a new secret?", "It is shown once.", "Create secret", RotateForm)
+ROTATE = dialog("Create a new secret?", "It is shown once.", "Create secret", RotateSecretsForm)
 
 
 @admin.register(Consumer)
@@ -135,8 +135,8 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
         sets = super().get_fieldsets(request, obj)
         placed = set(flatten_fieldsets(sets))
         columns = {field.name for field in Consumer._meta.concrete_fields}
-        others = [name for name in ConsumerSerializer.settings() if name in columns - placed]
-        sets = [*sets, ("More", {"fields": others})]
+        unplaced = [name for name in ConsumerSerializer.settings() if name in columns - placed]
+        sets = [*sets, ("More", {"fields": unplaced})]
         return sets if obj else [part for part in sets if part[0] != "State"]
 
     def audit_target(self, obj: Consumer) -> str:

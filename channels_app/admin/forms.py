@@ -134,8 +134,8 @@ class ResourceForm(ShowsFieldErrors):
 
     def values(self) -> dict[str, Any]:
         """The form's values under the names of the service's fields."""
-        known = self.serializer.settings()
-        values = {name: self.cleaned_data.get(name) for name in self.fields if name in known}
+        settings = self.serializer.settings()
+        values = {name: self.cleaned_data.get(name) for name in self.fields if name in settings}
         if "rate_per_second" in self.fields:
             limited = self.cleaned_data.get("rate_per_second")
             burst = self.cleaned_data.get("rate_burst") or 1

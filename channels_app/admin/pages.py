@@ -12,7 +12,7 @@ Context = Callable[[HttpRequest], Mapping[str, Any]]
 View = Callable[[HttpRequest], HttpResponseBase]
 
 
-class Page(NamedTuple):
+class ConsolePage(NamedTuple):
     """A page at ``/admin/<name>/``; its URL's name is ``admin:<name>``."""
 
     name: str
@@ -34,7 +34,7 @@ class Page(NamedTuple):
             raise PermissionDenied
 
 
-PAGES: dict[str, Page] = {}
+PAGES: dict[str, ConsolePage] = {}
 """All pages by name, complete once the apps have loaded their admin modules."""
 
 
@@ -44,7 +44,7 @@ def page(
     """Register the decorated function, which returns the context, as a page of the console."""
 
     def register(context: Context) -> Context:
-        PAGES[name] = Page(name, permission, template, context, csv)
+        PAGES[name] = ConsolePage(name, permission, template, context, csv)
         return context
 
     return register

@@ -75,13 +75,13 @@ class Logged:
     def described(self, obj: Model, shown: Iterable[str]) -> dict[str, Any]:
         """The values of the row's own fields on its page, for the audit log."""
         several = {row.name for row in obj._meta.many_to_many}
-        known = {row.name for row in obj._meta.concrete_fields} | several
+        own = {row.name for row in obj._meta.concrete_fields} | several
         return {
             name: audit_value(
                 name, getattr(obj, name).all() if name in several else getattr(obj, name)
             )
             for name in shown
-            if name in known
+            if name in own
         }
 
 
@@ -121,7 +121,7 @@ class AuditedInline(Logged, TabularInline):
         return formset
 
 
-class Audited(Logged, base.Page):
+class Audited(Logged, base.AdminPage):
     """A page whose changes, and those of its inlines, are written to the audit log."""
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
@@ -315,8 +315,8 @@ class AuditEntryAdmin(base.BigList):
         if not term:
             return queryset, False
         # A range instead of LIKE, which ignores case on SQLite and then cannot use the index.
-        found = queryset.filter(target__gte=term, target__lt=f"{term}\U0010ffff")
-        return found.order_by("-target", "-id"), False  # newest first within each target
+        matches = queryset.filter(target__gte=term, target__lt=f"{term}\U0010ffff")
+        return matches.order_by("-target", "-id"), False  # newest first within each target
 
     @display(description="Time")
     def time(self, entry: AuditEntry) -> str:

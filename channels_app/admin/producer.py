@@ -319,7 +319,7 @@ class ApiKeyAdmin(base.ResourceAdmin):
         return base.leave_dialog(self.page_of(key.pk))
 
 
-class Waiting(DropdownFilter):
+class EarlyNumbersFilter(DropdownFilter):
     """Sequences with early numbers, which are few: each belongs to an open request."""
 
     title = "early numbers"
@@ -343,7 +343,7 @@ class SequenceAdmin(WithPageContext, base.BigList):
 
     list_before_template = "channels_app/sequences_top.html"
     change_form_outer_after_template = "channels_app/waiting_numbers.html"
-    list_filter = (Waiting,)
+    list_filter = (EarlyNumbersFilter,)
     list_fetched = ("channel", "producer")
     list_display = ("key_short", "channel_name", "producer_name", "due", "skipped", "heard")
     search_fields = ("id",)

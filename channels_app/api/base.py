@@ -72,13 +72,13 @@ class ApiView(APIView):
         The parsers' context refers to the request, which would keep the request and its body in
         memory until a garbage collection.
         """
-        made = Request(
+        rest_request = Request(
             request,
             authenticators=self.get_authenticators(),
             negotiator=self.get_content_negotiator(),
         )
-        made.parser_context = {}
-        return made
+        rest_request.parser_context = {}
+        return rest_request
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Authenticate and authorize; there are no versions, formats or throttles here."""
@@ -209,9 +209,9 @@ def fresh(request: Request, body: Any, version: int, state: str = "") -> Respons
 
     ``state`` is anything else the body depends on; a write with this tag compares the version only.
     """
-    known = request.META.get("HTTP_IF_NONE_MATCH", "")
-    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    if_none_match = request.META.get("HTTP_IF_NONE_MATCH", "")
+    tags = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
     headers = {"ETag": http.tag(version, state)}
-    if headers["ETag"] in tags or known.strip() == "*":
+    if headers["ETag"] in tags or if_none_match.strip() == "*":
         return Response(status=304, headers=headers)
     return Response(body, headers=headers)

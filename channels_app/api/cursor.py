@@ -22,7 +22,7 @@ M = TypeVar("M", bound=Model)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class CursorPage:
     """A position in a list, and the list's filters."""
 
     list_name: str
@@ -45,11 +45,11 @@ class Page:
         ``ranges`` and ``condition`` as for database.keyset.read.
         """
         place = {_PLACES[self.lookup]: self.place}
-        found = keyset.read(ranges, self.limit, condition=condition, **place)
+        page = keyset.read(ranges, self.limit, condition=condition, **place)
         return {
-            "items": [show(row) for row in found.rows],
-            "next": None if found.below is None else self.cursor(_OLDER, found.below),
-            "previous": None if found.above is None else self.cursor(_NEWER, found.above),
+            "items": [show(row) for row in page.rows],
+            "next": None if page.below is None else self.cursor(_OLDER, page.below),
+            "previous": None if page.above is None else self.cursor(_NEWER, page.above),
         }
 
     def read(self, serializer: StrictSerializer) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def read_query(serializer: StrictSerializer, given: Mapping[str, Any]) -> dict[s
         ) from None
 
 
-def read(request: Request) -> Page:
+def read(request: Request) -> CursorPage:
     """The page that ``limit`` and ``cursor`` of a request select; other parameters are filters.
 
     options.py has rejected unknown parameters. A cursor contains its filters; different ones beside
@@ -84,11 +84,11 @@ def read(request: Request) -> Page:
         if len(value) > MAX_FILTER_LENGTH or "\x00" in value:
             raise _refuse(name, f"At most {MAX_FILTER_LENGTH} characters, and no NUL.")
     if cursor is None:
-        return Page(request.path_info, given, _limit(limit, DEFAULT_LIMIT))
+        return CursorPage(request.path_info, given, _limit(limit, DEFAULT_LIMIT))
     return _resume(request.path_info, cursor, limit, given)
 
 
-def _resume(name: str, cursor: str, limit: str | None, given: dict[str, str]) -> Page:
+def _resume(name: str, cursor: str, limit: str | None, given: dict[str, str]) -> CursorPage:
     try:
         lookup, place, kept_limit, filters = _signer(name).unsign_object(cursor)
         if lookup not in _PLACES:
@@ -99,7 +99,7 @@ def _resume(name: str, cursor: str, limit: str | None, given: dict[str, str]) ->
         ) from None
     if given and given != filters:
         raise _refuse("cursor", "The cursor keeps its own filters; leave them out or repeat them.")
-    return Page(name, filters, _limit(limit, kept_limit), lookup, place)
+    return CursorPage(name, filters, _limit(limit, kept_limit), lookup, place)
 
 
 def _limit(text: str | None, default: int) -> int:

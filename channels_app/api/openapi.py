@@ -87,11 +87,11 @@ def record(**properties: Mapping[str, Any]) -> Schema:
 
 def described(serializer: type[ResourceSerializer]) -> tuple[Schema, Schema, Schema]:
     """Register a resource's schemas: its settings, changes of some of them, and what is shown."""
-    made, name = serializer(), serializer.title
+    instance, name = serializer(), serializer.title
     return (
-        component(f"{name}Settings", made.written_schema()),
-        component(f"{name}Changes", made.written_schema(partial=True)),
-        component(name, made.shown_schema()),
+        component(f"{name}Settings", instance.written_schema()),
+        component(f"{name}Changes", instance.written_schema(partial=True)),
+        component(name, instance.shown_schema()),
     )
 
 
@@ -243,8 +243,16 @@ def operation(
         described: F = describe(handler)
         options.declare(
             described,
-            (it.name for it in parameters if it.location == OpenApiParameter.QUERY),
-            (it.name for it in parameters if it.location == OpenApiParameter.HEADER),
+            (
+                parameter.name
+                for parameter in parameters
+                if parameter.location == OpenApiParameter.QUERY
+            ),
+            (
+                parameter.name
+                for parameter in parameters
+                if parameter.location == OpenApiParameter.HEADER
+            ),
         )
         return described
 

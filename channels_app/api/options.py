@@ -35,40 +35,40 @@ def declare(handler: Callable[..., Any], query: Iterable[str], headers: Iterable
 
 def check(handler: Callable[..., Any] | None, meta: Mapping[str, Any]) -> None:
     """Raise Invalid for an option that the operation does not know, if it declares its options."""
-    known = getattr(handler, "query_options", None)
-    if known is not None:
-        check_query(meta, known)
+    allowed = getattr(handler, "query_options", None)
+    if allowed is not None:
+        check_query(meta, allowed)
         check_headers(meta, getattr(handler, "header_options", ()))
 
 
-def check_query(meta: Mapping[str, Any], known: Collection[str] = ()) -> None:
-    """Raise Invalid for the first parameter that is not ``known``."""
+def check_query(meta: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
+    """Raise Invalid for the first parameter that is not ``allowed``."""
     text = meta.get("QUERY_STRING", "")
     if not text:
         return
     for name, _ in parse_qsl(text, keep_blank_values=True, max_num_fields=None):
-        if name not in known:
-            raise _unknown("invalid_parameter", "parameter", name, known)
+        if name not in allowed:
+            raise _unknown("invalid_parameter", "parameter", name, allowed)
 
 
-def check_headers(meta: Mapping[str, Any], known: Collection[str] = ()) -> None:
-    """Raise Invalid for the first ``Hookstation-*`` header that is not ``known``.
+def check_headers(meta: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
+    """Raise Invalid for the first ``Hookstation-*`` header that is not ``allowed``.
 
-    Headers to be forwarded are allowed if ``known`` is not empty, as for publishing.
+    Headers to be forwarded are allowed if ``allowed`` is not empty, as for publishing.
     """
     for key in [key for key in meta if key.startswith(OURS)]:
-        if not (known and key.startswith(FORWARDED)):
+        if not (allowed and key.startswith(FORWARDED)):
             name = key.removeprefix("HTTP_").replace("_", "-").title()
-            if name not in known and not (known and name in DELIVERED):
-                raise _unknown("invalid_header", "header", name, known)
+            if name not in allowed and not (allowed and name in DELIVERED):
+                raise _unknown("invalid_header", "header", name, allowed)
 
 
-def _unknown(code: str, noun: str, name: str, known: Collection[str]) -> Invalid:
-    close = get_close_matches(name, known, n=1)
+def _unknown(code: str, noun: str, name: str, allowed: Collection[str]) -> Invalid:
+    close = get_close_matches(name, allowed, n=1)
     if close:
         remedy = f"did you mean {close[0]}?"
-    elif known:
-        remedy = f"choose from {', '.join(sorted(known))}."
+    elif allowed:
+        remedy = f"choose from {', '.join(sorted(allowed))}."
     else:
         remedy = "leave it out."
     return Invalid(code, f"There is no such {noun}; {remedy}", field=name[:MAX_LENGTH])

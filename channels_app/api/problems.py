@@ -41,10 +41,10 @@ def document(
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler; None for a bug, to which broker_site/server/errors.py responds."""
-    found = translate(error)
-    if found is None:
+    problem = translate(error)
+    if problem is None:
         return None
-    body, headers = found
+    body, headers = problem
     if body["status"] == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(context["view"].allowed_methods)
     set_rollback()

@@ -106,7 +106,7 @@ ROLES = (
 )
 
 
-class Held(NamedTuple):
+class KeyRights(NamedTuple):
     """The rights of a valid key of the same owner."""
 
     scopes: Collection[str]
@@ -120,7 +120,7 @@ def excess(
     channels: Collection[str],
     *,
     of_producer: bool,
-    held: Sequence[Held],
+    held: Sequence[KeyRights],
 ) -> FieldError | None:
     """The first right of a requested key that a team may not grant; None if it may grant all.
 
@@ -145,7 +145,7 @@ def end(
     channels: Collection[str],
     *,
     of_producer: bool,
-    held: Sequence[Held],
+    held: Sequence[KeyRights],
 ) -> datetime | None:
     """When the first of the granted rights expires; None if none does.
 
@@ -155,7 +155,7 @@ def end(
     return min((last for *_, givers in given if (last := _last(givers))), default=None)
 
 
-def every(scopes: Collection[str], *, of_producer: bool, held: Sequence[Held]) -> list[str]:
+def every(scopes: Collection[str], *, of_producer: bool, held: Sequence[KeyRights]) -> list[str]:
     """Channels to list in a key for all that its owner may use; [] if the list may be empty."""
     if not of_producer or excess(scopes, (), of_producer=True, held=held) is None:
         return []
@@ -204,8 +204,8 @@ def _given(
     channels: Collection[str],
     *,
     of_producer: bool,
-    held: Sequence[Held],
-) -> Iterator[tuple[str, str, list[Held]]]:
+    held: Sequence[KeyRights],
+) -> Iterator[tuple[str, str, list[KeyRights]]]:
     """Each scope and channel with the keys that grant it; '' stands for all channels."""
     for scope in scopes:
         able = [key for key in held if scope in key.scopes]
@@ -216,6 +216,6 @@ def _given(
             yield scope, channel, everywhere + [key for key in able if channel in key.channels]
 
 
-def _last(givers: Sequence[Held]) -> datetime | None:
+def _last(givers: Sequence[KeyRights]) -> datetime | None:
     ends = [key.expires_at for key in givers if key.expires_at]
     return max(ends) if ends and len(ends) == len(givers) else None

@@ -65,7 +65,7 @@ class RetryOverrides:
     """Overrides in order; the first one that matches applies."""
 
     entries: tuple[RetryOverride, ...]
-    _known: dict[str, RetryRule | None] = field(
+    _rules: dict[str, RetryRule | None] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
     """Cache by event type: a pump asks at each attempt, and there may be a thousand patterns."""
@@ -73,13 +73,15 @@ class RetryOverrides:
     def rule(self, event_type: str) -> RetryRule | None:
         """The rule for a message of this event type ('' for none); None: the consumer's own."""
         try:
-            return self._known[event_type]
+            return self._rules[event_type]
         except KeyError:
-            found = (it.rule for it in self.entries if names.matches(it.event_types, event_type))
-            rule = next(found, None)
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            self._known[event_type] = rule
+            rules = (
+                entry.rule for entry in self.entries if names.matches(entry.event_types, event_type)
+            )
+            rule = next(rules, None)
+            if len(self._rules) >= MAX_KNOWN:
+                self._rules.clear()
+            self._rules[event_type] = rule
             return rule
 
 
@@ -180,11 +182,11 @@ def effective_overrides(
     ``retry`` and ``max_attempts`` are the consumer's, with the channel's and the installation's
     defaults filled in.
     """
-    found = []
+    effective = []
     for entry in overrides:
         own = entry["retry"] if entry["retry"] is not None else retry
         rule = backoff.resolve_rule(own, entry["max_attempts"] or max_attempts)
-        found.append(
+        effective.append(
             {
                 "event_types": entry["event_types"],
                 "retry": own if own is not None else backoff.DEFAULT,
@@ -192,7 +194,7 @@ def effective_overrides(
                 "gives_up_after_s": backoff.total(*rule),
             }
         )
-    return found
+    return effective
 
 
 def resolve_overrides(

@@ -170,10 +170,10 @@ class Keyring:
             return False
 
     def _digest(self, key_id: bytes, aad: bytes, data: bytes) -> bytes:
-        found = hashlib.blake2b(aad, key=self._digest_keys[key_id], digest_size=_DIGEST_BYTES)
-        found.update(b"\0")  # separates the row's name, which has no null byte, from the data
-        found.update(data)
-        return found.digest()
+        digest = hashlib.blake2b(aad, key=self._digest_keys[key_id], digest_size=_DIGEST_BYTES)
+        digest.update(b"\0")  # separates the row's name, which has no null byte, from the data
+        digest.update(data)
+        return digest.digest()
 
     def key_id(self, envelope: bytes) -> str:
         """The id of the key that protects an envelope; '' if none does. Raises Unreadable."""

@@ -60,8 +60,8 @@ def canonical(name: str) -> str:
 
 def is_brokers_own(name: str) -> bool:
     """Whether only the broker may send a header of this name, in any spelling."""
-    known = canonical(name)
-    return known in _FRAMING or known.startswith(_RESERVED)
+    header = canonical(name)
+    return header in _FRAMING or header.startswith(_RESERVED)
 
 
 def forwardable(name: str, value: str) -> str | None:
@@ -176,12 +176,12 @@ def _versions(header: str) -> list[int]:
     versions: list[int] = []
     position = 0
     while position < max(len(header), 1):
-        found = _ETAG.match(header, position)
-        if found is None:
+        match = _ETAG.match(header, position)
+        if match is None:
             raise ValueError('If-Match must be * or a list of ETags such as "3".')
-        weak, opaque = found.groups()
+        weak, opaque = match.groups()
         opaque = opaque.partition(".")[0]
         if weak is None and opaque.isascii() and opaque.isdecimal() and len(opaque) < 19:
             versions.append(int(opaque))
-        position = found.end()
+        position = match.end()
     return versions

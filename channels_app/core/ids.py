@@ -135,9 +135,9 @@ def to_uuid(number: int) -> str:
     (RFC 9562, 5.7).
     """
     low = number & ((1 << TIME_SHIFT) - 1)
-    found = created_ms(number) << 80 | 7 << 76 | (low >> _UUID_BITS) << 64
-    found |= 2 << 62 | (low & ((1 << _UUID_BITS) - 1)) << _UUID_ZEROS
-    return str(UUID(int=found))
+    bits = created_ms(number) << 80 | 7 << 76 | (low >> _UUID_BITS) << 64
+    bits |= 2 << 62 | (low & ((1 << _UUID_BITS) - 1)) << _UUID_ZEROS
+    return str(UUID(int=bits))
 
 
 def from_uuid(text: str) -> int | None:

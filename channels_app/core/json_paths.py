@@ -24,7 +24,7 @@ def check(path: str) -> str | None:
     return "A path looks like messages[0].id or entry[*].changes[*].value."
 
 
-def found(path: str, value: object) -> Iterator[object]:
+def values_at(path: str, value: object) -> Iterator[object]:
     """The values that a valid path finds, in order; lists are flattened, nulls left out."""
     open_ends = [jmespath.search(path, value)]
     while open_ends:

@@ -65,13 +65,13 @@ def check(schema: object) -> None:
     """
     if not isinstance(schema, dict | bool):
         raise ValueError("A JSON Schema is an object.")
-    _made(schema)
+    _checker(schema)
 
 
 def compiled(schema: Any) -> Checker:
     """Compile a stored schema."""
     try:
-        return _made(schema)
+        return _checker(schema)
     except ValueError:
         return Checker(None, 0, 0, 0)
 
@@ -102,7 +102,7 @@ def fault(checker: Checker, body: bytes) -> str | None:
     return None
 
 
-def _made(schema: Any) -> Checker:
+def _checker(schema: Any) -> Checker:
     try:
         bounds = _Graph(schema).bounds()
     except RecursionError:
@@ -117,7 +117,7 @@ def _made(schema: Any) -> Checker:
     return Checker(validator, *bounds)
 
 
-class _Part(NamedTuple):
+class _Subschema(NamedTuple):
     """A subschema, and the ``id()`` of the subschemas that it applies."""
 
     here: list[int]
@@ -142,13 +142,13 @@ class _Graph:
     def __init__(self, schema: Any) -> None:
         self._root = schema
         self._anchors: dict[str, list[Any]] = {}
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, _Subschema] = {}
         """Ordered: each part follows those that it applies to the same value."""
         named = schema.get("$schema", "") if isinstance(schema, dict) else ""
         self._collect(schema, "id" if "draft-04" in str(named) else "$id")
-        self._left = [schema]
-        while self._left:
-            self._visit(self._left.pop(), set())
+        self._unvisited = [schema]
+        while self._unvisited:
+            self._visit(self._unvisited.pop(), set())
 
     def bounds(self) -> tuple[int, int, int]:
         """Allowed nesting of a body, and the parts and patterns that may apply to one value."""
@@ -158,12 +158,12 @@ class _Graph:
             counts: dict[int, tuple[int, int]] = {}
             for key, part in self._parts.items():
                 counts[key] = self._cost(part, counts, before)
-            found = counts[id(self._root)]
-            if max(found) > MAX_PARTS:
+            root_cost = counts[id(self._root)]
+            if max(root_cost) > MAX_PARTS:
                 if level < MIN_LEVELS:
                     raise ValueError("The schema applies too many subschemas to one value.")
                 return level - 1, parts, patterns
-            parts, patterns = max(parts, found[0]), max(patterns, found[1])
+            parts, patterns = max(parts, root_cost[0]), max(patterns, root_cost[1])
             if not any(counts[key][0] for key in counts):
                 break
             before = counts
@@ -171,7 +171,7 @@ class _Graph:
 
     def _cost(
         self,
-        part: _Part,
+        part: _Subschema,
         counts: dict[int, tuple[int, int]],
         before: dict[int, tuple[int, int]],
     ) -> tuple[int, int]:
@@ -182,9 +182,9 @@ class _Graph:
             inside = own
             if before:
                 inside = sum(
-                    max((before[one][kind] for one in group), default=0) for group in part.below
+                    max((before[key][kind] for key in group), default=0) for group in part.below
                 )
-            here = part.factor * sum(counts[one][kind] for one in part.here)
+            here = part.factor * sum(counts[key][kind] for key in part.here)
             both.append(min(inside + here, MAX_PARTS + 1))
         return both[0], both[1]
 
@@ -195,17 +195,17 @@ class _Graph:
         if id(part) in above:
             raise ValueError("The schema refers to itself endlessly.")
         here, children = self._here(part), self._children(part)
-        for one in here:
-            self._visit(one, above | {id(part)})
+        for subschema in here:
+            self._visit(subschema, above | {id(part)})
         is_twice = isinstance(part, dict) and any(name.startswith("unevaluated") for name in part)
-        self._parts[id(part)] = _Part(
-            [id(one) for one in here],
-            [[id(one) for one in group] for group in children],
+        self._parts[id(part)] = _Subschema(
+            [id(subschema) for subschema in here],
+            [[id(subschema) for subschema in group] for group in children],
             2 if is_twice else 1,
             1 + _names(part) // PER_WEIGHT,
             sum(map(_weight, _patterns(part))),
         )
-        self._left += [one for group in children for one in group]
+        self._unvisited += [subschema for group in children for subschema in group]
         if any(len(pattern) > MAX_PATTERN_LENGTH for pattern in _patterns(part)):
             raise ValueError(f"A pattern has at most {MAX_PATTERN_LENGTH} characters.")
 
@@ -213,14 +213,14 @@ class _Graph:
         """Subschemas that a part applies to the same value."""
         if not isinstance(part, dict):
             return []
-        found = [one for name in _LISTS_HERE for one in _listed(part, name)]
-        found += [part[name] for name in _ONES_HERE if name in part]
-        named = [one for name in _NAMED_HERE for one in _named(part, name).values()]
-        found += [one for one in named if isinstance(one, dict | bool)]
+        subschemas = [subschema for name in _LISTS_HERE for subschema in _listed(part, name)]
+        subschemas += [part[name] for name in _ONES_HERE if name in part]
+        named = [subschema for name in _NAMED_HERE for subschema in _named(part, name).values()]
+        subschemas += [subschema for subschema in named if isinstance(subschema, dict | bool)]
         for name in _REFERENCES:
             if name in part:
-                found += self._resolved(part[name])
-        return found
+                subschemas += self._resolved(part[name])
+        return subschemas
 
     def _children(self, part: Any) -> list[list[Any]]:
         """Subschemas that a part applies to values inside; of each list at most one per value."""
@@ -228,16 +228,16 @@ class _Graph:
             return []
         items = part.get("items")
         rows = items if isinstance(items, list) else [items] if "items" in part else []
-        members = [*_named(part, "properties").values(), *_one(part, "additionalProperties")]
-        places = [*rows, *_listed(part, "prefixItems"), *_one(part, "additionalItems")]
+        members = [*_named(part, "properties").values(), *_member(part, "additionalProperties")]
+        places = [*rows, *_listed(part, "prefixItems"), *_member(part, "additionalItems")]
         alone = [
             *_named(part, "patternProperties").values(),
-            *_one(part, "unevaluatedProperties"),
-            *_one(part, "unevaluatedItems"),
-            *_one(part, "propertyNames"),
-            *_one(part, "contains"),
+            *_member(part, "unevaluatedProperties"),
+            *_member(part, "unevaluatedItems"),
+            *_member(part, "propertyNames"),
+            *_member(part, "contains"),
         ]
-        return [members, places, *([one] for one in alone)]
+        return [members, places, *([schema] for schema in alone)]
 
     def _resolved(self, reference: Any) -> list[Any]:
         """The subschemas that a reference may point to. Raises ValueError."""
@@ -247,10 +247,10 @@ class _Graph:
         if not path:
             return [self._root]
         if not path.startswith("/"):
-            found = self._anchors.get(path, [])
-            if not found:
+            anchored = self._anchors.get(path, [])
+            if not anchored:
                 raise ValueError(f"There is nothing at {reference[:100]} in the schema.")
-            return found  # $dynamicRef may point to any anchor of that name
+            return anchored  # $dynamicRef may point to any anchor of that name
         part = self._root
         for step in path[1:].split("/"):
             key = _unescaped(step)
@@ -268,15 +268,15 @@ class _Graph:
         """Collect all anchors, wherever they are."""
         inside = [value]
         while inside:
-            one = inside.pop()
-            if isinstance(one, dict):
+            part = inside.pop()
+            if isinstance(part, dict):
                 for name in ("$anchor", "$dynamicAnchor"):
-                    if isinstance(one.get(name), str):
-                        self._anchors.setdefault(one[name], []).append(one)
-                if isinstance(one.get(identity), str) and one is not value:
+                    if isinstance(part.get(name), str):
+                        self._anchors.setdefault(part[name], []).append(part)
+                if isinstance(part.get(identity), str) and part is not value:
                     # A reference inside would be relative to that part, not to the whole schema.
                     raise ValueError(f"Only the whole schema may have an {identity}.")
-            inside += _inner(one)
+            inside += _inner(part)
 
 
 def _listed(part: dict[str, Any], name: str) -> list[Any]:
@@ -289,7 +289,7 @@ def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _one(part: dict[str, Any], name: str) -> list[Any]:
+def _member(part: dict[str, Any], name: str) -> list[Any]:
     return [part[name]] if name in part else []
 
 
@@ -307,8 +307,8 @@ def _names(part: Any) -> int:
 def _patterns(part: Any) -> list[str]:
     if not isinstance(part, dict):
         return []
-    found = [part.get("pattern"), *_named(part, "patternProperties")]
-    return [pattern for pattern in found if isinstance(pattern, str)]
+    patterns = [part.get("pattern"), *_named(part, "patternProperties")]
+    return [pattern for pattern in patterns if isinstance(pattern, str)]
 
 
 def _weight(pattern: str) -> int:
@@ -331,14 +331,14 @@ def _is_deeper(document: Any, levels: int) -> bool:
     """Whether arrays and objects are nested deeper than ``levels``."""
     row = _inner([document])
     for _ in range(levels):
-        row = [one for value in row for one in _inner(value)]
+        row = [nested for value in row for nested in _inner(value)]
     return bool(row)
 
 
 def _inner(value: Any) -> list[Any]:
     """The arrays and objects inside a value."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [one for one in values if isinstance(one, dict | list)]
+    return [inner for inner in values if isinstance(inner, dict | list)]
 
 
 def _error_text(error: Any) -> str:

@@ -52,14 +52,14 @@ def access_key_id(key_id: str) -> str:
 
 def parse_access_key_id(text: str) -> str | None:
     """The id of a key from its access key id; None for text that cannot be one."""
-    found = _ACCESS.fullmatch(text)
-    return found[1].lower() if found else None
+    match = _ACCESS.fullmatch(text)
+    return match[1].lower() if match else None
 
 
 def parse(text: str) -> tuple[str, str] | None:
     """The key's id and its secret; None for text that cannot be a key."""
-    found = _KEY.fullmatch(text)
-    return (found[1], found[2]) if found else None
+    match = _KEY.fullmatch(text)
+    return (match[1], match[2]) if match else None
 
 
 def matches(secret: str, digest: str) -> bool:

@@ -26,8 +26,8 @@ class Keying:
 
     def key(self, body: bytes) -> str:
         """The key of a message that was published without one; '' if it has none."""
-        found = _found(self.path, body) if self.path else ""
-        return found or (SHARED if self.is_fifo else "")
+        key = _key_at(self.path, body) if self.path else ""
+        return key or (SHARED if self.is_fifo else "")
 
 
 def of(ordering: str, path: str) -> Keying | None:
@@ -45,24 +45,24 @@ def _plain(path: str) -> str:
     return path.removeprefix("$.")
 
 
-def _found(path: str, body: bytes) -> str:
+def _key_at(path: str, body: bytes) -> str:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         return ""
-    return _text(next(json_paths.found(_plain(path), value), None))
+    return _text(next(json_paths.values_at(_plain(path), value), None))
 
 
-def _text(found: object) -> str:
+def _text(value: object) -> str:
     """Text or a number as a key; '' for anything else. Equal numbers give equal keys."""
-    if isinstance(found, bool) or not isinstance(found, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    if isinstance(found, float):
-        if not math.isfinite(found):
+    if isinstance(value, float):
+        if not math.isfinite(value):
             return ""
-        found = int(found) if found.is_integer() and abs(found) < _EXACT else found
+        value = int(value) if value.is_integer() and abs(value) < _EXACT else value
     try:
-        text = str(found)
+        text = str(value)
     except ValueError:
         return ""  # an integer with thousands of digits
     if not text or _KEY.fullmatch(text):

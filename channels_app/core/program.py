@@ -26,5 +26,5 @@ def name() -> str:
 
 def typed(text: str) -> str:
     """The text with each command as people of this installation type it."""
-    found = _MANAGE.sub(lambda _: _name, text)
-    return found if _name == CHECKOUT else _PIPELINE.sub(lambda _: f"{_name} pipeline", found)
+    text = _MANAGE.sub(lambda _: _name, text)
+    return text if _name == CHECKOUT else _PIPELINE.sub(lambda _: f"{_name} pipeline", text)

@@ -29,7 +29,7 @@ def completed(given: Mapping[str, Any]) -> dict[str, Any]:
     """The setting with the preset's values filled in. Raises ValueError."""
     preset = PRESETS.get(given["preset"] or "", {})
     full: dict[str, Any] = {
-        name: preset.get(name) if it is None else it for name, it in given.items()
+        name: preset.get(name) if value is None else value for name, value in given.items()
     }
     full["fail"] = full["fail"] or []
     for name in _NEEDED:

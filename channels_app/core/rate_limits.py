@@ -38,7 +38,7 @@ class Usage(NamedTuple):
         return Usage(self.messages + other.messages, self.bytes + other.bytes)
 
 
-class Bar(NamedTuple):
+class LimitUsage(NamedTuple):
     """The used share of one limit, as pages show it."""
 
     name: str
@@ -61,10 +61,10 @@ class Quota(NamedTuple):
             return "messages"
         return "bytes" if self.bytes and size > self.bytes else ""
 
-    def bars(self, used: Usage) -> list[Bar]:
+    def bars(self, used: Usage) -> list[LimitUsage]:
         """One bar for each of the two limits."""
         return [
-            Bar(name, amount, limit, min(100.0, 100 * amount / limit) if limit else 0.0)
+            LimitUsage(name, amount, limit, min(100.0, 100 * amount / limit) if limit else 0.0)
             for name, limit, amount in zip(self._fields, self, used, strict=True)
         ]
 

@@ -52,7 +52,7 @@ REFUSED = "refused"
 RESULTS = (FIRED, RUN, MISSED, OVERLAPPED, REFUSED)
 MAX_KEPT = 10
 MAX_DETAIL_LENGTH = 300
-_known: dict[str, RulesVersion] = {}
+_versions_seen: dict[str, RulesVersion] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class Timetable:
         if self.start_at is not None:
             instant = max(instant, self.start_at - _TICK)
         if self.every_ms is not None:
-            found: datetime | None = self._multiple_after(instant)
+            occurrence: datetime | None = self._multiple_after(instant)
         else:
-            found = _Cron(self.cron, check_zone(self.zone)).after(instant)
-        if found is None or (self.end_at is not None and found > self.end_at):
+            occurrence = _Cron(self.cron, check_zone(self.zone)).after(instant)
+        if occurrence is None or (self.end_at is not None and occurrence > self.end_at):
             return None
-        return found
+        return occurrence
 
     def nearest(self, instant: datetime) -> datetime | None:
         """The occurrence nearest to a stored one, usually itself; the later of two.
@@ -112,11 +112,11 @@ class Timetable:
 
     def upcoming(self, instant: datetime, count: int) -> list[datetime]:
         """The next occurrences later than ``instant``, ``count`` at most."""
-        found: list[datetime] = []
-        while len(found) < count and (following := self.after(instant)) is not None:
-            found.append(following)
+        occurrences: list[datetime] = []
+        while len(occurrences) < count and (following := self.after(instant)) is not None:
+            occurrences.append(following)
             instant = following
-        return found
+        return occurrences
 
     def wall(self, instant: datetime) -> str:
         """An instant as the local wall clock shows it: ``Mon 2027-03-29 09:00:00+02:00``."""
@@ -201,15 +201,15 @@ class _Cron:
     def _fixed_after(self, instant: datetime) -> datetime | None:
         # In a repeated hour, skip the wall times that have fired when they first occurred.
         for wall in self._walls(self._wall(instant)):
-            found = self._instant(wall)
-            if found > instant:
-                return found
+            occurrence = self._instant(wall)
+            if occurrence > instant:
+                return occurrence
         return None
 
     def _free_after(self, instant: datetime) -> datetime | None:
         low, wall = instant, self._wall(instant)
-        while (found := next(self._walls(wall), None)) is not None:
-            occurrence = (found - self._offset(low)).replace(tzinfo=UTC)
+        while (next_wall := next(self._walls(wall), None)) is not None:
+            occurrence = (next_wall - self._offset(low)).replace(tzinfo=UTC)
             if occurrence - low > _DAY:
                 # Nothing in between matches, whatever the clock changes: jump near it first.
                 low = occurrence - _DAY / 2
@@ -347,8 +347,8 @@ def zone(name: str) -> ZoneInfo:
     """
     current = ZoneInfo(name)
     version = zone_version(name)
-    if _known.setdefault(name, version) != version:
-        _known[name] = version
+    if _versions_seen.setdefault(name, version) != version:
+        _versions_seen[name] = version
         ZoneInfo.clear_cache(only_keys=[name])
         current = ZoneInfo(name)
     return current

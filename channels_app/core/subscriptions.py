@@ -39,17 +39,17 @@ class Subscriptions(Generic[S]):
 
     def matching(self, event_type: str) -> Sequence[S]:
         """Return the consumers whose filter matches, in the order in which they were given."""
-        known = self._remembered.get(event_type)
-        if known is None:
+        consumers = self._remembered.get(event_type)
+        if consumers is None:
             if len(self._remembered) >= MAX_REMEMBERED:
                 self._remembered.clear()
-            known = self._remembered[event_type] = self._search(event_type)
-        return known
+            consumers = self._remembered[event_type] = self._search(event_type)
+        return consumers
 
     def _search(self, event_type: str) -> Sequence[S]:
         patterns = names.patterns_of(event_type)
-        found = [places for it in patterns if (places := self._places.get(it))]
-        places = found[0] if len(found) == 1 else sorted(set(chain.from_iterable(found)))
+        groups = [places for pattern in patterns if (places := self._places.get(pattern))]
+        places = groups[0] if len(groups) == 1 else sorted(set(chain.from_iterable(groups)))
         if len(places) == len(self.consumers):
             return self.consumers
         return [self.consumers[place] for place in places]

@@ -90,10 +90,10 @@ def _from_ms(value: int) -> datetime:
 
 
 def _from_text(value: str) -> datetime:
-    found = _RFC_3339.fullmatch(value)
-    if found is None:
+    match = _RFC_3339.fullmatch(value)
+    if match is None:
         raise ValueError(HOW)
-    day, clock, fraction, zone = found.groups()
+    day, clock, fraction, zone = match.groups()
     digits = (fraction or "").ljust(9, "0")
     # Round up: an event must not happen earlier than requested, even by a nanosecond.
     microseconds = int(digits[:6]) + (digits[6:] != "000")

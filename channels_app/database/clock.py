@@ -46,7 +46,7 @@ class DatabaseClock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: Estimate | None = None
+        self._estimate: Estimate | None = None
         self._ask_at = float("-inf")
         self._took_s = 0.0
         """Round-trip time of the last query, in seconds."""
@@ -58,18 +58,18 @@ class DatabaseClock:
         that only need the time do not fail. Before the first response, raises what the database
         raises.
         """
-        known = self._known
-        if known is None or time.monotonic() > self._ask_at:
-            known = self._asked(known)
-        return known.at(time.monotonic())
+        estimate = self._estimate
+        if estimate is None or time.monotonic() > self._ask_at:
+            estimate = self._asked(estimate)
+        return estimate.at(time.monotonic())
 
     def unix_ms(self) -> int:
         """`now` in whole Unix milliseconds, without a datetime: each id contains it."""
-        known, ticks = self._known, time.monotonic()
-        if known is None or ticks > self._ask_at:
-            known = self._asked(known)
-        seconds = known.base.timestamp() + ticks - known.ticks
-        return int(max(seconds, known.least.timestamp()) * 1000)
+        estimate, ticks = self._estimate, time.monotonic()
+        if estimate is None or ticks > self._ask_at:
+            estimate = self._asked(estimate)
+        seconds = estimate.base.timestamp() + ticks - estimate.ticks
+        return int(max(seconds, estimate.least.timestamp()) * 1000)
 
     def sync(self) -> None:
         """Query the database.
@@ -82,10 +82,10 @@ class DatabaseClock:
         base, ticks = _ask(), time.monotonic()
         took = timedelta(seconds=ticks - before)
         with self._lock:  # another thread may have asked meanwhile
-            least = self._known.at(ticks) if self._known else base
+            least = self._estimate.at(ticks) if self._estimate else base
             is_slow = took >= STEP
-            if not (is_slow and self._known and base <= least <= base + took):
-                self._known = Estimate(base, ticks, least if least - base < STEP else base)
+            if not (is_slow and self._estimate and base <= least <= base + took):
+                self._estimate = Estimate(base, ticks, least if least - base < STEP else base)
                 self._took_s = took.total_seconds()
         self._ask_at = ticks + (RETRY_S if is_slow else RESYNC_S)
 
@@ -102,17 +102,17 @@ class DatabaseClock:
         # The estimate is late by at most the round-trip time.
         return ahead_s if ahead_s < 0 else max(0.0, ahead_s - self._took_s)
 
-    def _asked(self, known: Estimate | None) -> Estimate:
-        if known is not None:
+    def _asked(self, estimate: Estimate | None) -> Estimate:
+        if estimate is not None:
             # One thread queries. The others, and all threads after a failure, use the estimate.
             self._ask_at = time.monotonic() + RETRY_S
         try:
             self.sync()
         except DatabaseFailure:
-            if known is None:
+            if estimate is None:
                 raise
-        assert self._known is not None
-        return self._known
+        assert self._estimate is not None
+        return self._estimate
 
 
 def elapsed(since: datetime, until: datetime) -> timedelta:

@@ -45,15 +45,15 @@ def read(
     """Return the newest rows below ``below``, the oldest above ``above``, or the newest of all."""
     ascends = above is not None
     place = above if ascends else below
-    found: list[M] = []
+    matches: list[M] = []
     for scan in SCAN_ROWS:
         parts = [_from(part, place, ascends) for part in ranges]
         edge = _edge(parts, scan, ascends) if condition else None
-        found += _matching(parts, condition, edge, limit + 1 - len(found), ascends)
-        if edge is None or len(found) > limit:
+        matches += _matching(parts, condition, edge, limit + 1 - len(matches), ascends)
+        if edge is None or len(matches) > limit:
             break
         place = edge
-    rows, is_full = found[:limit], len(found) > limit
+    rows, is_full = matches[:limit], len(matches) > limit
     onward: int | None = rows[-1].pk if is_full else edge
     is_partial = not is_full and edge is not None
     if above is not None:

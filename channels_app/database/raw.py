@@ -73,14 +73,14 @@ class Insert:
         texts: list[str] = []
         values: list[Any] = []
         room = MAX_BYTES
-        for numbers, others in rows:
-            size = sum(len(others[place] or "") for place in (*self._blobs, *self._long))
+        for numbers, cells in rows:
+            size = sum(len(cells[place] or "") for place in (*self._blobs, *self._long))
             if texts and (room < size or len(texts) == MAX_ROWS):
                 yield self._head + ", ".join(texts), values
                 texts, values, room = [], [], MAX_BYTES
             own = [
                 _blob(value, values) if place in self._blobs else _short(value, values)
-                for place, value in enumerate(others)
+                for place, value in enumerate(cells)
             ]
             texts.append(self._row % (*numbers, *own))
             room -= size
@@ -153,12 +153,12 @@ def read_all(statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
             "; ".join([sql for sql, _ in statements]),
             [value for _, values in statements for value in values],
         )
-        found = [list(cursor.fetchall())]
+        results = [list(cursor.fetchall())]
         while cursor.nextset():
-            found.append(list(cursor.fetchall()))
-    if len(found) < len(statements):
+            results.append(list(cursor.fetchall()))
+    if len(results) < len(statements):
         raise dialect.lost("The server did not answer for all of a packet.")
-    return found
+    return results
 
 
 def listed(numbers: Iterable[int]) -> str:

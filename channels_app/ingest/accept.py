@@ -133,7 +133,7 @@ def accept(
     return results
 
 
-def known(
+def earlier_result(
     channel: ChannelConfig, producer_id: int | None, publication: Publication
 ) -> Accepted | None:
     """The result that its idempotency key has already; None for an unused key, or none."""
@@ -144,9 +144,9 @@ def known(
     record = _taken({digest}, now)[0].get(digest)
     if record is None:
         return None
-    found = _repeated(record, hashlib.sha256(publication.body).hexdigest(), now)
-    metrics.DUPLICATES.inc(found.duplicate)
-    return found
+    result = _repeated(record, hashlib.sha256(publication.body).hexdigest(), now)
+    metrics.DUPLICATES.inc(result.duplicate)
+    return result
 
 
 class _Batches:
@@ -190,8 +190,10 @@ _group_commit = GroupCommit(_commit, max_orders=SHARED_MESSAGES, max_size=SHARED
 def _keyed(keying: Keying, publications: Sequence[Publication]) -> list[Publication]:
     """The publications, with derived ordering keys where they have none (S2-63, S3-46)."""
     return [
-        it if it.ordering_key else it._replace(ordering_key=keying.key(it.body))
-        for it in publications
+        publication
+        if publication.ordering_key
+        else publication._replace(ordering_key=keying.key(publication.body))
+        for publication in publications
     ]
 
 
@@ -220,14 +222,14 @@ def _store(orders: Sequence[_Order]) -> list[list[Accepted]]:
     digests = [
         [_digest(order, publication) for publication in order.publications] for order in orders
     ]
-    taken, statements = _taken({digest for some in digests for digest in some if digest}, now)
+    taken, statements = _taken({digest for group in digests for digest in group if digest}, now)
     written = _Written()
     results = [
         [
-            _one(order, publication, digest, taken, written, now)
-            for publication, digest in zip(order.publications, some, strict=True)
+            _accept_one(order, publication, digest, taken, written, now)
+            for publication, digest in zip(order.publications, group, strict=True)
         ]
-        for order, some in zip(orders, digests, strict=True)
+        for order, group in zip(orders, digests, strict=True)
     ]
     # Sorted by digest for all callers, so that transactions with the same keys do not deadlock.
     written.records.sort(key=lambda row: row[1][0])
@@ -268,7 +270,7 @@ class _Written:
         self.records: list[raw.Row] = []
 
 
-def _one(
+def _accept_one(
     order: _Order,
     publication: Publication,
     digest: str,
@@ -334,17 +336,17 @@ def _message(
 
 def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:
     """Count the results, and wake delivery once per channel and priority."""
-    flat = [result for some in results for result in some]
+    flat = [result for group in results for result in group]
     stored = sum(not (result.duplicate or result.conflict) for result in flat)
     metrics.ACCEPTED.inc(stored)
     if duplicates := sum(result.duplicate for result in flat):
         metrics.DUPLICATES.inc(duplicates)
     new: dict[tuple[int, int], list[int]] = {}
-    for order, some in zip(orders, results, strict=True):
-        for publication, it in zip(order.publications, some, strict=True):
-            if not (it.duplicate or it.conflict):
+    for order, group in zip(orders, results, strict=True):
+        for publication, result in zip(order.publications, group, strict=True):
+            if not (result.duplicate or result.conflict):
                 kind = order.channel.id, publication.priority
-                new.setdefault(kind, []).append(it.message_id)
+                new.setdefault(kind, []).append(result.message_id)
 
     def wake() -> None:
         for (channel_id, priority), ids in new.items():
@@ -360,4 +362,4 @@ def _left_out(
 ) -> list[Publication]:
     """The publications that were not stored."""
     pairs = zip(publications, results, strict=True)
-    return [it for it, result in pairs if result.duplicate or result.conflict]
+    return [publication for publication, result in pairs if result.duplicate or result.conflict]

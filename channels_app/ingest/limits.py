@@ -61,7 +61,7 @@ class Sized(Protocol):
         """The body; its length counts against the quota."""
 
 
-class Held(NamedTuple):
+class Reservation(NamedTuple):
     """Room reserved for messages that are about to be stored."""
 
     owners: Sequence[Owner]
@@ -96,7 +96,7 @@ class Quotas:
 
     def take(
         self, channel: ChannelConfig, producer_id: int | None, messages: Sequence[Sized]
-    ) -> Held | None:
+    ) -> Reservation | None:
         """Reserve room for messages that are about to be stored: for all of them or none.
 
         Returns None if no limit applies. Raises OverQuota and StorageFull.
@@ -105,14 +105,14 @@ class Quotas:
         if not limits:
             return None
         usage = _usage(messages)
-        held = Held([limit.owner for limit in limits], int(clock.now().timestamp() * PER_S))
+        held = Reservation([limit.owner for limit in limits], int(clock.now().timestamp() * PER_S))
         with self._lock:
             if (fault := self._fault(limits, usage)) is None:
                 self._add(held, usage)
                 return held
         raise self._refusal(fault, usage)
 
-    def give_back(self, held: Held | None, messages: Sequence[Sized]) -> None:
+    def give_back(self, held: Reservation | None, messages: Sequence[Sized]) -> None:
         """Return the reserved room of messages that were not stored."""
         if held is None or not messages:
             return
@@ -150,7 +150,7 @@ class Quotas:
         scope, _ = limit.owner
         metrics.REFUSED.labels(scope).inc(usage.messages)
         most, waiting, wanted = (
-            getattr(it, excess) for it in (limit.quota, self.used(limit.owner), usage)
+            getattr(amounts, excess) for amounts in (limit.quota, self.used(limit.owner), usage)
         )
         detail = (
             f"Nothing was stored: {waiting} {excess} wait in {limit.name}; the limit is {most}. "
@@ -163,7 +163,7 @@ class Quotas:
             return OverQuota("channel_over_quota", detail)
         return OverQuota("team_over_quota", detail)
 
-    def _add(self, held: Held, usage: Usage) -> None:
+    def _add(self, held: Reservation, usage: Usage) -> None:
         for owner in held.owners:
             if (own := self._own.get(owner)) is None:
                 own = self._own[owner] = _Own()
@@ -206,11 +206,11 @@ def _take_from_rate(producer_id: int, count: int, rate: Rate) -> float | None:
     # value.
     latest = now + rate.tolerance - (min(count, max(rate.burst, 1)) - 1) * rate.interval + 1e-6
     moved = Greatest(F("arrival_at"), Value(now, FloatField())) + Value(count * rate.interval)
-    mine = ProducerRate.objects.filter(producer_id=producer_id)
+    rows = ProducerRate.objects.filter(producer_id=producer_id)
     for _ in range(2):
-        if mine.filter(arrival_at__lte=latest).update(arrival_at=moved):
+        if rows.filter(arrival_at__lte=latest).update(arrival_at=moved):
             return None
-        arrival = mine.values_list("arrival_at", flat=True).first()
+        arrival = rows.values_list("arrival_at", flat=True).first()
         if arrival is not None:
             return max(arrival - latest, 0.001)
         ProducerRate.objects.get_or_create(producer_id=producer_id)
@@ -236,7 +236,7 @@ class _Own:
     def forget(self, before: float) -> None:
         """Drop the parts that ended before that Unix time in seconds."""
         end = before * PER_S
-        self._by_part = {at: it for at, it in self._by_part.items() if at + 1 > end}
+        self._by_part = {at: usage for at, usage in self._by_part.items() if at + 1 > end}
         self.messages, self.bytes = sum(self._by_part.values(), Usage())
 
 

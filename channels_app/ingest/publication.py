@@ -194,15 +194,15 @@ def _content_type(value: object, allowed: tuple[str, ...]) -> str:
     if value is None and not allowed:
         return ""
     short = isinstance(value, str) and len(value) <= MAX_CONTENT_TYPE_LENGTH
-    found = _CONTENT_TYPE.fullmatch(str(value)) if short else None
-    if found is None:
+    match = _CONTENT_TYPE.fullmatch(str(value)) if short else None
+    if match is None:
         detail = "A content type looks like application/json or text/plain; charset=utf-8."
         raise UnsupportedMediaType("unsupported_media_type", detail, field="content_type")
-    media = found[1].lower()
+    media = match[1].lower()
     if allowed and media not in allowed and media.split("/")[0] + "/*" not in allowed:
         detail = f"The channel accepts {', '.join(allowed)}."
         raise UnsupportedMediaType("unsupported_media_type", detail, field="content_type")
-    return found[0]
+    return match[0]
 
 
 def _printable(options: Mapping[str, Any], name: str, most: int) -> str:

@@ -16,10 +16,10 @@ CONFLICT = "The key was already used for a message with another body; nothing wa
 
 def channel_of(slug: str, *, refresh: bool = True) -> ChannelConfig:
     """The channel from the config cache. Raises NotFound."""
-    view = config_cache.channel(slug, refresh=refresh)
-    if view is None:
+    channel = config_cache.channel(slug, refresh=refresh)
+    if channel is None:
         raise NotFound("unknown_channel", f"There is no channel {slug}.")
-    return view
+    return channel
 
 
 def check_rate(producer: Producer | None, count: int) -> None:

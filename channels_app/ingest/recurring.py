@@ -24,17 +24,17 @@ _ANY_KEY = "schedule"
 
 
 def put(
-    order: Order, values: Mapping[str, Any], *, view: ChannelConfig | None = None
+    order: Order, values: Mapping[str, Any], *, channel: ChannelConfig | None = None
 ) -> WriteResult[Schedule]:
-    """Register a schedule whose messages the channel accepts; ``view`` is from the config cache.
+    """Register a schedule whose messages the channel accepts; ``channel`` is from the config cache.
 
     Raises what the step raises, Invalid, and BrokerError for a message that would be rejected.
     """
-    view = view or publishing.channel_of(order.channel)
+    channel = channel or publishing.channel_of(order.channel)
     cleaned = _cleaned(order.name, values)
-    found = Schedule.objects.filter(channel_id=view.id, name=order.name).first()
-    producer = found.producer if found else order.principal.producer
-    return schedules.put(order, cleaned, _content(cleaned, view, producer))
+    schedule = Schedule.objects.filter(channel_id=channel.id, name=order.name).first()
+    producer = schedule.producer if schedule else order.principal.producer
+    return schedules.put(order, cleaned, _content(cleaned, channel, producer))
 
 
 def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
@@ -43,17 +43,17 @@ def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
     Of ``cron`` and ``every_ms``, the given one replaces the other. Raises what ``put`` raises.
     Without a new body, raises NotFound if the stored one is damaged, and KeyUnavailable.
     """
-    view = publishing.channel_of(order.channel)
+    channel = publishing.channel_of(order.channel)
 
     def renew(row: Schedule) -> tuple[dict[str, Any], Content]:
         cleaned = _cleaned(order.name, _merged(row, values))
-        return cleaned, _content(cleaned, view, row.producer)
+        return cleaned, _content(cleaned, channel, row.producer)
 
     return schedules.patch(order, renew)
 
 
 def message(
-    schedule: Schedule, view: ChannelConfig, producer: Producer | None, key: str, now: datetime
+    schedule: Schedule, channel: ChannelConfig, producer: Producer | None, key: str, now: datetime
 ) -> Publication:
     """The message to publish, validated again, since its channel or producer may have changed.
 
@@ -63,7 +63,7 @@ def message(
     settings = ScheduleSerializer.describe(schedule)
     item = {part: settings.get(part) for part in CONTENT}
     item |= {"body_base64": b64encode(body).decode(), "idempotency_key": key}
-    return publication.from_item(item, view, producer, now)
+    return publication.from_item(item, channel, producer, now)
 
 
 def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,10 +72,12 @@ def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return ScheduleSerializer().read(values)
 
 
-def _content(cleaned: Mapping[str, Any], view: ChannelConfig, producer: Producer | None) -> Content:
+def _content(
+    cleaned: Mapping[str, Any], channel: ChannelConfig, producer: Producer | None
+) -> Content:
     """The message of a schedule, if the channel accepts it. Raises BrokerError."""
     item = {part: cleaned[part] for part in CONTENT} | {"idempotency_key": _ANY_KEY}
-    read = publication.from_item(item, view, producer, clock.now())
+    read = publication.from_item(item, channel, producer, clock.now())
     return Content(
         body=read.body,
         content_type=read.content_type,

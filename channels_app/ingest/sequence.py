@@ -23,8 +23,8 @@ class SequenceNumbers:
         """Lock the sequences in the order of their ids, and create those that are missing."""
         self._now = now
         ids = {sequence_id(channel_id, producer_id, key): key for key in keys}
-        found = Sequence.objects.select_for_update().filter(id__in=sorted(ids)).order_by("id")
-        rows = {row.id: row for row in found}
+        locked = Sequence.objects.select_for_update().filter(id__in=sorted(ids)).order_by("id")
+        rows = {row.id: row for row in locked}
         # A concurrent insert of the same row collides, and the second transaction is run again.
         for number in sorted(ids.keys() - rows.keys()):
             rows[number] = Sequence.objects.create(
@@ -59,20 +59,20 @@ class SequenceNumbers:
         row = self._rows[key]
         looks = is_over and gives_way and number > row.expected
         lower = self._lowest(row, number) if looks else None
-        found = decide(number, row.expected, is_over=is_over, lower=lower)
-        if found.skipped:
-            self._skip(row, found)
+        decision = decide(number, row.expected, is_over=is_over, lower=lower)
+        if decision.skipped:
+            self._skip(row, decision)
         if number == RESTART:
             row.epoch += 1
             PendingSequenceNumber.objects.filter(sequence_id=row.id).delete()
-        row.expected = found.expected
-        return found.turn
+        row.expected = decision.expected
+        return decision.turn
 
     def wait(self, key: str, number: int, until: datetime) -> None:
         """Record that a request with this number is waiting."""
         row = self._rows[key]
-        mine = PendingSequenceNumber.objects.filter(sequence_id=row.id, number=number)
-        if not mine.update(until=until):
+        pending = PendingSequenceNumber.objects.filter(sequence_id=row.id, number=number)
+        if not pending.update(until=until):
             PendingSequenceNumber.objects.create(
                 id=new_id(), sequence_id=row.id, number=number, until=until
             )
@@ -96,11 +96,11 @@ class SequenceNumbers:
         )
         return waiting.order_by("number").values_list("number", flat=True).first()
 
-    def _skip(self, row: Sequence, found: Decision) -> None:
-        self.skipped += found.skipped
+    def _skip(self, row: Sequence, decision: Decision) -> None:
+        self.skipped += decision.skipped
         row.skipped_from = row.expected
-        row.skipped_to = row.expected + found.skipped - 1
-        row.skipped_count += found.skipped
+        row.skipped_to = row.expected + decision.skipped - 1
+        row.skipped_count += decision.skipped
         row.skipped_at = self._now
 
 
@@ -109,8 +109,8 @@ def standing(
 ) -> dict[str, tuple[int, int]]:
     """Expected number and epoch of each key, -1 for an unknown one; locks nothing."""
     ids = {sequence_id(channel_id, producer_id, key): key for key in keys}
-    found = Sequence.objects.filter(id__in=ids).values_list("id", "expected", "epoch")
-    rows = {number: (expected, epoch) for number, expected, epoch in found}
+    sequences = Sequence.objects.filter(id__in=ids).values_list("id", "expected", "epoch")
+    rows = {number: (expected, epoch) for number, expected, epoch in sequences}
     return {key: rows.get(number, (-1, -1)) for number, key in ids.items()}
 
 

@@ -32,21 +32,24 @@ Result = Accepted | BrokerError
 
 
 def accept_in_sequence(
-    view: ChannelConfig, producer_id: int | None, messages: Sequence[Publication], owner: Hashable
+    channel: ChannelConfig,
+    producer_id: int | None,
+    messages: Sequence[Publication],
+    owner: Hashable,
 ) -> list[Result]:
     """Store messages; results in the same order. Those without a number are stored at once.
 
     Waits at most the channel's reorder window (twice, if lower numbers wait too), in a slot of
     ``owner``. Raises as ``accept`` does.
     """
-    if all(one.producer_seq is None for one in messages):
-        return list(accept.accept(view, producer_id, messages))
-    visit = _Waiter(view, producer_id, messages)
+    if all(message.producer_seq is None for message in messages):
+        return list(accept.accept(channel, producer_id, messages))
+    visit = _Waiter(channel, producer_id, messages)
     visit.store_plain()
     visit.round()
-    if not visit.left:
+    if not visit.waiting:
         return visit.results()
-    metrics.NUMBERS.labels("early").inc(len(visit.left))
+    metrics.NUMBERS.labels("early").inc(len(visit.waiting))
     # Not one of the slots for bodies: the body of the missing number needs one.
     place = "early", owner
     if not bodies.take(place, waits=False):
@@ -54,7 +57,7 @@ def accept_in_sequence(
         return visit.results()
     try:
         pause = FIRST_PAUSE_S
-        while visit.left:
+        while visit.waiting:
             time.sleep(pause)
             pause = min(MAX_PAUSE_S, pause * 1.5)
             if visit.has_moved():
@@ -68,93 +71,95 @@ class _Waiter:
     """One request with numbered messages."""
 
     def __init__(
-        self, view: ChannelConfig, producer_id: int | None, messages: Sequence[Publication]
+        self, channel: ChannelConfig, producer_id: int | None, messages: Sequence[Publication]
     ) -> None:
-        self.view, self.producer_id, self.messages = view, producer_id, messages
-        self.found: dict[int, Result] = {}
-        self.left = _ordered(messages)
+        self.channel, self.producer_id, self.messages = channel, producer_id, messages
+        self.outcomes: dict[int, Result] = {}
+        self.waiting = _ordered(messages)
         """Indexes of the messages that wait, in the order of their numbers."""
         self.epochs: dict[str, int] = {}
-        self.window_s = view.reorder_window_ms / 1000
+        self.window_s = channel.reorder_window_ms / 1000
         self.end = time.monotonic() + self.window_s
         self.until = clock.now() + timedelta(seconds=self.window_s)
 
     def results(self) -> list[Result]:
         """The results of all messages, in their order."""
-        return [self.found[place] for place in range(len(self.messages))]
+        return [self.outcomes[place] for place in range(len(self.messages))]
 
     def store_plain(self) -> None:
         """Store the messages without a number at once."""
-        plain = [n for n, one in enumerate(self.messages) if one.producer_seq is None]
+        plain = [n for n, message in enumerate(self.messages) if message.producer_seq is None]
         if plain:
-            self._accept(plain, self.found)
+            self._accept(plain, self.outcomes)
 
     def turn_away(self) -> None:
         """Reject the messages that are left: too many requests wait already."""
         detail = "Too many of your messages wait for earlier ones; send those first."
-        for place in self.left:
-            self.found[place] = RateLimited("too_many_early", detail, field=FIELD)
-        self.left = []
+        for place in self.waiting:
+            self.outcomes[place] = RateLimited("too_many_early", detail, field=FIELD)
+        self.waiting = []
 
     def has_moved(self) -> bool:
         """Whether to run a round: a number may be next, or the window has ended."""
         if time.monotonic() >= self.end:
             return True
-        keys = {self.messages[place].ordering_key for place in self.left}
-        now = sequence.standing(self.view.id, self.producer_id, keys)
+        keys = {self.messages[place].ordering_key for place in self.waiting}
+        now = sequence.standing(self.channel.id, self.producer_id, keys)
         return any(
             now[key][1] != self.epochs[key] or self._number(place) <= now[key][0]
-            for place in self.left
+            for place in self.waiting
             for key in [self.messages[place].ordering_key]
         )
 
     def round(self) -> None:
         """Store the messages that are next, in one transaction; reject those that are too late."""
-        found, epochs, skipped = transactions.run(self._round, on_collision=reseed_ids)
+        outcomes, epochs, skipped = transactions.run(self._round, on_collision=reseed_ids)
         failpoints.reach("after_sequence")
-        self.found |= found
+        self.outcomes |= outcomes
         self.epochs = epochs
-        self.left = [place for place in self.left if place not in found]
+        self.waiting = [place for place in self.waiting if place not in outcomes]
         if skipped:
             metrics.NUMBERS.labels("skipped").inc(skipped)
-        passed = sum(isinstance(one, BrokerError) for one in found.values())
-        metrics.NUMBERS.labels("passed").inc(passed)
+        passed_count = sum(isinstance(outcome, BrokerError) for outcome in outcomes.values())
+        metrics.NUMBERS.labels("passed").inc(passed_count)
 
     def _round(self) -> tuple[dict[int, Result], dict[str, int], int]:
-        keys = {self.messages[place].ordering_key for place in self.left}
-        held = SequenceNumbers(self.view.id, self.producer_id, keys, clock.now())
+        keys = {self.messages[place].ordering_key for place in self.waiting}
+        held = SequenceNumbers(self.channel.id, self.producer_id, keys, clock.now())
         epochs = {key: held.epoch(key) for key in keys}
-        found: dict[int, Result] = {}
+        outcomes: dict[int, Result] = {}
         going: list[int] = []
         early: list[int] = []
-        for place in self.left:
+        for place in self.waiting:
             message, number = self.messages[place], self._number(place)
             key = message.ordering_key
-            known = accept.known(self.view, self.producer_id, message)
-            if known is not None:
-                found[place] = known
+            earlier = accept.earlier_result(self.channel, self.producer_id, message)
+            if earlier is not None:
+                outcomes[place] = earlier
             elif self.epochs.get(key, epochs[key]) != epochs[key]:
-                found[place] = _restarted(number)
+                outcomes[place] = _restarted(number)
             elif (turn := self._ask(held, key, number)) is Turn.GOES:
                 going.append(place)
                 if number == RESTART:
-                    left = [one for one in early if self.messages[one].ordering_key == key]
-                    found |= {one: _restarted(self._number(one)) for one in left}
+                    overtaken = [
+                        index for index in early if self.messages[index].ordering_key == key
+                    ]
+                    outcomes |= {index: _restarted(self._number(index)) for index in overtaken}
             elif turn is Turn.PASSED:
-                found[place] = _passed(number, held.expected(key))
+                outcomes[place] = _passed(number, held.expected(key))
             else:
                 early.append(place)
                 held.wait(key, number, self.until)
         if going:
             _wait_for_later_keys(held.last_message_id())
-            self._accept(going, found)
+            self._accept(going, outcomes)
             for place in going:
-                stored = found[place]
+                stored = outcomes[place]
                 assert isinstance(stored, Accepted)
                 held.went(self.messages[place].ordering_key, stored.message_id)
         held.write()
         failpoints.reach("in_sequence")
-        return found, {key: held.epoch(key) for key in keys}, held.skipped
+        return outcomes, {key: held.epoch(key) for key in keys}, held.skipped
 
     def _ask(self, held: SequenceNumbers, key: str, number: int) -> Turn:
         ticks = time.monotonic()
@@ -162,10 +167,10 @@ class _Waiter:
         is_last = ticks >= self.end + self.window_s
         return held.ask(key, number, is_over=ticks >= self.end, gives_way=not is_last)
 
-    def _accept(self, places: list[int], found: dict[int, Result]) -> None:
-        some = [self.messages[place] for place in places]
-        stored = accept.accept(self.view, self.producer_id, some)
-        found |= dict(zip(places, stored, strict=True))
+    def _accept(self, places: list[int], outcomes: dict[int, Result]) -> None:
+        messages = [self.messages[place] for place in places]
+        stored = accept.accept(self.channel, self.producer_id, messages)
+        outcomes |= dict(zip(places, stored, strict=True))
 
     def _number(self, place: int) -> int:
         number = self.messages[place].producer_seq
@@ -177,13 +182,15 @@ def _ordered(messages: Sequence[Publication]) -> list[int]:
     """Indexes of the numbered messages, sorted by key, restart and number."""
     restarts: dict[str, int] = {}
     ranks: list[tuple[str, int, int, int]] = []
-    for place, one in enumerate(messages):
-        if one.producer_seq is None:
+    for place, message in enumerate(messages):
+        if message.producer_seq is None:
             continue
-        restarts[one.ordering_key] = restarts.get(one.ordering_key, 0) + (
-            one.producer_seq == RESTART
+        restarts[message.ordering_key] = restarts.get(message.ordering_key, 0) + (
+            message.producer_seq == RESTART
         )
-        ranks.append((one.ordering_key, restarts[one.ordering_key], one.producer_seq, place))
+        ranks.append(
+            (message.ordering_key, restarts[message.ordering_key], message.producer_seq, place)
+        )
     return [place for *_, place in sorted(ranks)]
 
 

@@ -81,8 +81,10 @@ class Disks:
             folder = raw.dialect.folder()
             self._database = folder and _existing(folder)
             places = [self._database, _existing(Path(settings.DATA_DIR))]
-            folders = [it for it in places if it]
-            self._folders = list({it.stat().st_dev: it for it in reversed(folders)}.values())
+            folders = [folder for folder in places if folder]
+            self._folders = list(
+                {folder.stat().st_dev: folder for folder in reversed(folders)}.values()
+            )
         return [self._room(folder) for folder in self._folders]
 
     def _room(self, folder: Path) -> Room:

@@ -58,11 +58,11 @@ class AuditEntry(models.Model):
         If the object leaves a team, that team gets an entry of its own, which does not name the new
         owner.
         """
-        found = []
+        former_entries = []
         if before and former_team_id not in (None, team_id):
-            left = {"team": before.get("team")}
-            found = cls.entries(
-                actor, action, target, team_id=former_team_id, reason=reason, before=left
+            former_team = {"team": before.get("team")}
+            former_entries = cls.entries(
+                actor, action, target, team_id=former_team_id, reason=reason, before=former_team
             )
         if before is not None and after is not None:
             names = [name for name in after if before.get(name) != after[name]]
@@ -77,4 +77,4 @@ class AuditEntry(models.Model):
             before=before,
             after=after,
         )
-        return [*found, entry]
+        return [*former_entries, entry]

@@ -107,7 +107,9 @@ class Limited(models.Model):
     def quota(self, default: Quota) -> Quota:
         """The limits in force."""
         own = self.max_waiting_messages, self.max_waiting_bytes
-        return Quota(*(most if it is None else it for it, most in zip(own, default, strict=True)))
+        return Quota(
+            *(most if limit is None else limit for limit, most in zip(own, default, strict=True))
+        )
 
 
 class Versioned(models.Model):
@@ -175,7 +177,9 @@ class Versioned(models.Model):
             rows,
             batch_size=BATCH_SIZE,
             update_conflicts=True,
-            update_fields=[it.name for it in cls._meta.concrete_fields if not it.primary_key],
+            update_fields=[
+                field.name for field in cls._meta.concrete_fields if not field.primary_key
+            ],
             unique_fields=["pk"] if has_target else None,
         )
 

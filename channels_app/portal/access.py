@@ -57,8 +57,8 @@ class PersonView(View):
         self, template: str, context: Mapping[str, Any] | None = None, *, status: int = 200
     ) -> TemplateResponse:
         """Render a page in the portal's layout."""
-        known = {"section": self.section, **(context or {})}
-        return TemplateResponse(self.request, template, known, status=status)
+        values = {"section": self.section, **(context or {})}
+        return TemplateResponse(self.request, template, values, status=status)
 
 
 class TeamView(PersonView):
@@ -87,13 +87,13 @@ class TeamView(PersonView):
     ) -> TemplateResponse:
         """Render a page of this team, with the user's rights in the context."""
         request = cast(TeamRequest, self.request)
-        known = {
+        shared = {
             "team": request.team,
             "membership": request.membership,
             "may_edit": request.principal.has_role("editor"),
             "is_owner": request.principal.has_role("owner"),
         }
-        return super().page(template, {**known, **(context or {})}, status=status)
+        return super().page(template, {**shared, **(context or {})}, status=status)
 
     def refuse(self, request: TeamRequest, needed: str) -> TemplateResponse:
         """Respond with 403, which role is needed, and who can assign it."""
@@ -109,8 +109,8 @@ def principal_of(user: AbstractBaseUser) -> Principal:
 
 def membership_of(user: User, slug: str) -> Membership:
     """The user's membership in a team. Raises Http404 for non-members, as for unknown teams."""
-    mine = Membership.objects.select_related("team").filter(user=user, team__slug=slug)
-    found = mine.first()
-    if found is None:
+    memberships = Membership.objects.select_related("team")
+    membership = memberships.filter(user=user, team__slug=slug).first()
+    if membership is None:
         raise Http404(f"There is no team {slug}.")
-    return found
+    return membership

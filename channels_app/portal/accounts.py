@@ -97,7 +97,7 @@ class SignUp(_PlainMessages, account_forms.SignupForm):
     """Create an account."""
 
 
-class Address(_PlainMessages, account_forms.AddEmailForm):
+class EmailForm(_PlainMessages, account_forms.AddEmailForm):
     """Add an e-mail address."""
 
 

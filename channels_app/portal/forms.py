@@ -173,7 +173,7 @@ class KeyForm(forms.Form):
         }
 
 
-class RotateForm(forms.Form):
+class KeyRotationForm(forms.Form):
     """For how long the old key keeps working."""
 
     overlap_s = forms.TypedChoiceField(

@@ -43,16 +43,16 @@ def instant(value: datetime | None, style: str = "") -> SafeString:
 @register.filter
 def badge(word: str, tone: str = "") -> SafeString:
     """A state as a coloured word; without ``tone`` the colour depends on the word."""
-    found = next((name for name, words in TONES.items() if word in words), "calm")
+    usual_tone = next((name for name, words in TONES.items() if word in words), "calm")
     html = '<span class="badge badge-{}">{}</span>'
-    return format_html(html, tone or found, word.replace("_", " "))
+    return format_html(html, tone or usual_tone, word.replace("_", " "))
 
 
 @register.simple_tag
 def teams_of(user: Any) -> QuerySet[Membership]:
     """The teams of a user."""
-    mine = Membership.objects.filter(user_id=user.pk)
-    return mine.select_related("team").order_by("team__name", "team__slug")
+    memberships = Membership.objects.filter(user_id=user.pk)
+    return memberships.select_related("team").order_by("team__name", "team__slug")
 
 
 @register.simple_tag

@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 
 from channels_app.access.principal import Principal
 from channels_app.core import access, keys, times
-from channels_app.core.access import Held
+from channels_app.core.access import KeyRights
 from channels_app.core.errors import Conflict, FieldError, Invalid, NotFound, Refused
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
@@ -85,10 +85,10 @@ def rotate(
     team cannot grant, and Conflict for a key that is revoked or has expired.
     """
     overlap_s = OverlapSerializer().read(values)["overlap_s"]
-    mine = _keys(producer, team)
+    candidates = _keys(producer, team)
 
     def work() -> WriteResult[ApiKey]:
-        old = _find(mine, key_id, condition)
+        old = _find(candidates, key_id, condition)
         if team is not None and not access.OPERATORS.isdisjoint(old.scopes):
             raise Refused("The key can do more than a team may give. Ask an operator to rotate it.")
         return _rotate(old, overlap_s, principal)
@@ -105,8 +105,8 @@ def revoke(
     condition: Precondition = ALWAYS,
 ) -> WriteResult[ApiKey]:
     """Revoke a key, in every process within a second. Raises NotFound and PreconditionFailed."""
-    mine = _keys(producer, team)
-    return transactions.run(lambda: _revoke(_find(mine, key_id, condition), principal))
+    candidates = _keys(producer, team)
+    return transactions.run(lambda: _revoke(_find(candidates, key_id, condition), principal))
 
 
 class Shown(NamedTuple):
@@ -145,24 +145,24 @@ def published_on(team: str) -> list[str]:
 
     A key for all channels counts for the external ones only: teams do not see the others.
     """
-    found: set[str] = set()
+    slugs: set[str] = set()
     producers = _producers(team).filter(disabled=False)
     for key in working(ApiKey.objects.filter(producer__in=producers)):
         if "publish" in key.scopes:
-            found.update(key.channels or _external())
-    known = Channel.objects.filter(slug__in=found)
-    return list(known.order_by("slug").values_list("slug", flat=True))
+            slugs.update(key.channels or _external())
+    channels = Channel.objects.filter(slug__in=slugs)
+    return list(channels.order_by("slug").values_list("slug", flat=True))
 
 
-def working(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
+def working(rows: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
     """Keys that are valid now."""
     lasting = Q(expires_at=None) | Q(expires_at__gt=clock.now())
-    return known.filter(lasting, revoked_at=None)
+    return rows.filter(lasting, revoked_at=None)
 
 
-def over(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
+def over(rows: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
     """Keys that are revoked or have expired."""
-    return known.filter(Q(revoked_at__isnull=False) | Q(expires_at__lte=clock.now()))
+    return rows.filter(Q(revoked_at__isnull=False) | Q(expires_at__lte=clock.now()))
 
 
 def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
@@ -173,8 +173,8 @@ def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
     admin = "admin" in wanted["scopes"]
     if fault := _reach(granted, all_channels=all_channels, admin=admin, of_team=of_team):
         raise Invalid.of([fault])
-    known = set(Channel.objects.filter(slug__in=granted).values_list("slug", flat=True))
-    if lost := [slug for slug in granted if slug not in known]:
+    existing = set(Channel.objects.filter(slug__in=granted).values_list("slug", flat=True))
+    if lost := [slug for slug in granted if slug not in existing]:
         raise Invalid.of([FieldError("channels", f"There is no channel {lost[0]}.")])
 
 
@@ -243,19 +243,19 @@ def _producers(team: str) -> QuerySet[Producer]:
     return Producer.objects.filter(team__slug=team)
 
 
-def _held(team: str, producer: str | None) -> list[Held]:
+def _held(team: str, producer: str | None) -> list[KeyRights]:
     owned = Q(team__slug=team) if producer is None else Q(producer__slug=producer)
     keys_ = working(ApiKey.objects.filter(owned))
-    return [Held(key.scopes, key.channels, key.expires_at) for key in keys_]
+    return [KeyRights(key.scopes, key.channels, key.expires_at) for key in keys_]
 
 
 def _keys(producer: str | None, team: str | None) -> QuerySet[ApiKey]:
-    mine = ApiKey.objects.all() if team is None else keys_of(team)
-    return mine if producer is None else mine.filter(producer__slug=producer)
+    rows = ApiKey.objects.all() if team is None else keys_of(team)
+    return rows if producer is None else rows.filter(producer__slug=producer)
 
 
-def _find(mine: QuerySet[ApiKey], key_id: str, condition: Precondition) -> ApiKey:
-    key = mine.select_for_update().filter(key_id=key_id).first()
+def _find(candidates: QuerySet[ApiKey], key_id: str, condition: Precondition) -> ApiKey:
+    key = candidates.select_for_update().filter(key_id=key_id).first()
     if key is None:
         raise NotFound("unknown_key", f"There is no key {key_id}.")
     condition.require(key.version, "key")
@@ -266,7 +266,7 @@ def _rotate(old: ApiKey, overlap_s: int, principal: Principal) -> WriteResult[Ap
     now = clock.now()
     if old.revoked_at or (old.expires_at and old.expires_at <= now):
         raise Conflict("key_of_no_use", "The key is revoked or has expired; create a new one.")
-    made = _make(
+    successor = _make(
         ApiKey(
             label=old.label,
             producer=old.producer,
@@ -293,7 +293,7 @@ def _rotate(old: ApiKey, overlap_s: int, principal: Principal) -> WriteResult[Ap
         before=before,
         after=KeySerializer.describe(old),
     )
-    return made
+    return successor
 
 
 def _revoke(key: ApiKey, principal: Principal) -> WriteResult[ApiKey]:

@@ -48,15 +48,15 @@ def identify(header: str | None) -> Principal | None:
     if parsed is None:
         raise Unauthenticated("bad_key", "Send a key as 'Authorization: Bearer hsk_...'.")
     key_id, secret = parsed
-    view = config_cache.key(key_id)
-    if view is None or not keys.matches(secret, view.digest):
+    key = config_cache.key(key_id)
+    if key is None or not keys.matches(secret, key.digest):
         raise Unauthenticated("bad_key", "There is no such key.")
-    if view.revoked_at is not None:
+    if key.revoked_at is not None:
         raise Unauthenticated("revoked_key", "The key was revoked; ask for a new one.")
-    if view.expires_at is not None and view.expires_at <= clock.now():
+    if key.expires_at is not None and key.expires_at <= clock.now():
         raise Unauthenticated("expired_key", "The key has expired; ask for a new one.")
     note_use(key_id)
-    return view.principal
+    return key.principal
 
 
 def sigv4_secret(access_key_id: str) -> tuple[Principal, str] | None:
@@ -67,12 +67,12 @@ def sigv4_secret(access_key_id: str) -> tuple[Principal, str] | None:
     errors.KeyUnavailable (503 ``key_missing``) in a process without the encryption key.
     """
     key_id = keys.parse_access_key_id(access_key_id)
-    view = config_cache.key(key_id) if key_id else None
-    if view is None or not view.has_sigv4 or view.revoked_at is not None:
+    key = config_cache.key(key_id) if key_id else None
+    if key is None or not key.has_sigv4 or key.revoked_at is not None:
         return None
-    if view.expires_at is not None and view.expires_at <= clock.now():
+    if key.expires_at is not None and key.expires_at <= clock.now():
         return None
-    return view.principal, config_cache.sigv4_secret(view.principal.key_id)
+    return key.principal, config_cache.sigv4_secret(key.principal.key_id)
 
 
 def authorize(principal: Principal, scopes: Sequence[str], channel: str | None) -> None:

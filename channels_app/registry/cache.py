@@ -107,10 +107,10 @@ class ConfigCache:
         """
         if refresh:
             self.refresh()
-        if (known := self._all().channels.get(slug)) is None:
+        if (channel := self._all().channels.get(slug)) is None:
             self._reload()
-            known = self._all().channels.get(slug)
-        return known
+            channel = self._all().channels.get(slug)
+        return channel
 
     def channels(self) -> Iterable[ChannelConfig]:
         """Every channel."""
@@ -124,18 +124,18 @@ class ConfigCache:
     def consumers(self, wanted: Collection[int] = ()) -> Mapping[int, ConsumerConfig]:
         """Consumers that are not retired, by id. Reloads if one of ``wanted`` is missing."""
         self.refresh()
-        known = self._all().consumers
-        if any(consumer_id not in known for consumer_id in wanted):
+        consumers = self._all().consumers
+        if any(consumer_id not in consumers for consumer_id in wanted):
             self._reload()
-            known = self._all().consumers
-        return known
+            consumers = self._all().consumers
+        return consumers
 
     def consumer(self, channel: str, client_id: str) -> ConsumerConfig | None:
         """The consumer of that name, or None; None only after a query of the database."""
-        if (known := self._all().named.get((channel, client_id))) is None:
+        if (consumer := self._all().named.get((channel, client_id))) is None:
             self._reload()
-            known = self._all().named.get((channel, client_id))
-        return known
+            consumer = self._all().named.get((channel, client_id))
+        return consumer
 
     def ordered(self) -> Mapping[int, ConsumerConfig]:
         """Consumers that keep the order of keys, by id; does not refresh the cache."""
@@ -162,11 +162,11 @@ class ConfigCache:
             if len(self._keys) > MAX_UNKNOWN:
                 self._keys.clear()
             number = self._number
-        view = load_key(key_id)
+        key = load_key(key_id)
         with self._lock:
             if number == self._number:
-                self._keys[key_id] = view
-        return view
+                self._keys[key_id] = key
+        return key
 
     def sigv4_secret(self, key_id: str) -> str:
         """The decrypted secret access key of an API key that has one (``KeyConfig.has_sigv4``).
@@ -174,23 +174,23 @@ class ConfigCache:
         Raises errors.KeyUnavailable without the encryption key, and ApiKey.DoesNotExist.
         """
         with self._lock:
-            known = self._sigv4_secrets.get(key_id)
+            secret = self._sigv4_secrets.get(key_id)
             number = self._number
-        if known is None:
-            known = load_sigv4_secret(key_id)
+        if secret is None:
+            secret = load_sigv4_secret(key_id)
             with self._lock:
                 if number == self._number:
-                    self._sigv4_secrets[key_id] = known
-        return known
+                    self._sigv4_secrets[key_id] = secret
+        return secret
 
     def signer(self, consumer_id: int) -> Signer:
         """Decrypted secrets and headers of one consumer."""
         self.refresh()
         with self._lock:
-            known = self._signers.get(consumer_id)
+            signer = self._signers.get(consumer_id)
             number = self._number
-        if known is not None:
-            return known
+        if signer is not None:
+            return signer
         signer = load_signer(consumer_id)
         with self._lock:
             if number == self._number:
@@ -205,10 +205,10 @@ class ConfigCache:
             number = self._number
         if len(missing) < 2:
             return
-        found = load_signers(missing)
+        signers = load_signers(missing)
         with self._lock:
             if number == self._number:
-                self._signers.update(found)
+                self._signers.update(signers)
 
     def _all(self) -> Snapshot:
         with self._lock:

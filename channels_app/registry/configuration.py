@@ -16,12 +16,12 @@ def consumer(
     Raises NotFound if it does not exist, is retired or belongs to another tenant, and
     PreconditionFailed.
     """
-    mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
-    found = mine.exclude(state=Consumer.State.RETIRED).first()
-    if found is None or not principal.owns(found.team_id):
+    rows = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
+    row = rows.exclude(state=Consumer.State.RETIRED).first()
+    if row is None or not principal.owns(row.team_id):
         raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
-    condition.require(found.version, "consumer")
-    return found
+    condition.require(row.version, "consumer")
+    return row
 
 
 def consumers(names: Collection[tuple[str, str]]) -> dict[tuple[str, str], Consumer]:
@@ -34,8 +34,8 @@ def consumers(names: Collection[tuple[str, str]]) -> dict[tuple[str, str], Consu
     rows = Consumer.objects.select_for_update().filter(
         channel_id__in=channels, client_id__in={client_id for _, client_id in names}
     )
-    found = rows.exclude(state=Consumer.State.RETIRED).order_by("id")
-    return {(channels[row.channel_id], row.client_id): row for row in found}
+    live = rows.exclude(state=Consumer.State.RETIRED).order_by("id")
+    return {(channels[row.channel_id], row.client_id): row for row in live}
 
 
 def messages(message_ids: Collection[int]) -> dict[int, Message]:

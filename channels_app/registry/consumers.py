@@ -99,16 +99,16 @@ def put_all(
     done: dict[int, WriteResult[Consumer] | BrokerError] = {}
     orders: dict[int, _Order] = {}
     serializer = ConsumerSerializer()
-    for place, one in enumerate(wanted):
+    for place, registration in enumerate(wanted):
         try:
-            clean = _clean(serializer, one.client_id, one.values)
+            clean = _clean(serializer, registration.client_id, registration.values)
         except Invalid as refused:
             done[place] = refused
         else:
             orders[place] = _Order(
-                *(one.channel, one.client_id, clean, principal, ALWAYS),
+                *(registration.channel, registration.client_id, clean, principal, ALWAYS),
                 create=True,
-                secret=one.secret,
+                secret=registration.secret,
             )
     done |= zip(orders, _run_all(list(orders.values())), strict=True)
     return [done[place] for place in sorted(done)]
@@ -194,12 +194,12 @@ def _run_all(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerErr
 
 def _write(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError]:
     """Write all valid orders in a few statements; each consumer appears only once."""
-    known = _Known(orders)
+    rows = _NamedRows(orders)
     done: list[WriteResult[Consumer] | BrokerError] = []
     written: list[_Written] = []
     for order in orders:
         try:
-            change = _change(order, known)
+            change = _change(order, rows)
         except BrokerError as refused:
             done.append(refused)
             continue
@@ -216,19 +216,19 @@ def _write(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError
     return done
 
 
-class _Known:
+class _NamedRows:
     """Rows that the registrations refer to, read once for all; the consumers are locked."""
 
     def __init__(self, orders: Sequence[_Order]) -> None:
         slugs = {order.channel for order in orders}
         self.channels = {row.slug: row for row in Channel.objects.filter(slug__in=slugs)}
-        mine = Consumer.objects.select_for_update().filter(
+        locked = Consumer.objects.select_for_update().filter(
             channel__in=self.channels.values(),
             client_id__in=[order.client_id for order in orders],
         )
-        along = mine.order_by("id").prefetch_related("team", "dead_letter_channel")
-        found = along if self.channels else ()
-        self.consumers = {(row.channel_id, row.client_id): row for row in found}
+        ordered = locked.order_by("id").prefetch_related("team", "dead_letter_channel")
+        consumers = ordered if self.channels else ()
+        self.consumers = {(row.channel_id, row.client_id): row for row in consumers}
         teams = {order.values.get("team") for order in orders} - {None}
         rows = Team.objects.filter(slug__in=teams) if teams else ()
         self.teams: dict[str | None, Team] = {row.slug: row for row in rows}
@@ -254,16 +254,16 @@ class _Written:
     entries: list[AuditEntry]
 
 
-def _change(order: _Order, known: _Known) -> Consumer | _Written:
+def _change(order: _Order, rows: _NamedRows) -> Consumer | _Written:
     """Apply an order; returns only the consumer if nothing changes."""
-    consumer, live = _find(order, known)
+    consumer, live = _find(order, rows)
     before = describe(consumer) if live else None
     former_team_id = consumer.team_id
     stored = given = static_headers(consumer) if live else {}
     address = inbound_addresses.load(consumer) if live and "ack" in order.values else None
     if stored is None and MASK in order.values.get("headers", {}).values():
         _opened_headers(consumer)  # raises with the missing key: masked values cannot be kept
-    _set(consumer, order, known)
+    _set(consumer, order, rows)
     moved = "ack" in order.values and inbound_addresses.store(consumer, address)
     if "headers" in order.values:
         given = _unmask(order.values["headers"], stored or {})
@@ -276,7 +276,7 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
         consumer.state, consumer.state_reason = Consumer.State.ACTIVE, ""
         consumer.state_changed_at = clock.now()
     text, secrets = _generated(
-        consumer, order.secret, renew=not live, has_pair=consumer.id in known.with_pair
+        consumer, order.secret, renew=not live, has_pair=consumer.id in rows.with_pair
     )
     target = f"consumer:{order.channel}/{order.client_id}"
     entries = AuditEntry.entries(
@@ -301,35 +301,35 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
     return _Written(done, secrets, entries)
 
 
-def _find(order: _Order, known: _Known) -> tuple[Consumer, bool]:
+def _find(order: _Order, rows: _NamedRows) -> tuple[Consumer, bool]:
     """The consumer, new if necessary, and whether it is registered already."""
-    channel = known.channels.get(order.channel)
+    channel = rows.channels.get(order.channel)
     if channel is None:
         raise NotFound("unknown_channel", f"There is no channel {order.channel}.")
-    found = known.consumers.get((channel.id, order.client_id))
-    live = found is not None and found.state != Consumer.State.RETIRED
-    if (found and not order.principal.owns(found.team_id)) or not (live or order.create):
+    consumer = rows.consumers.get((channel.id, order.client_id))
+    live = consumer is not None and consumer.state != Consumer.State.RETIRED
+    if (consumer and not order.principal.owns(consumer.team_id)) or not (live or order.create):
         raise NotFound("unknown_consumer", f"The channel has no consumer {order.client_id}.")
-    order.condition.require(found.version if found and live else None, "consumer")
-    if found is None:
-        found = Consumer(channel=channel, client_id=order.client_id)
-        found.team_id = order.principal.team_id
-    return found, live
+    order.condition.require(consumer.version if consumer and live else None, "consumer")
+    if consumer is None:
+        consumer = Consumer(channel=channel, client_id=order.client_id)
+        consumer.team_id = order.principal.team_id
+    return consumer, live
 
 
-def _set(consumer: Consumer, order: _Order, known: _Known) -> None:
+def _set(consumer: Consumer, order: _Order, rows: _NamedRows) -> None:
     values = dict(order.values)
     values.pop("headers", None)
     if "team" in values:
-        _set_team(consumer, values.pop("team"), order.principal, known)
+        _set_team(consumer, values.pop("team"), order.principal, rows)
     if "dead_letter_channel" in values:
-        _set_dead_letter_channel(consumer, values.pop("dead_letter_channel"), order, known)
+        _set_dead_letter_channel(consumer, values.pop("dead_letter_channel"), order, rows)
     assign(consumer, values)
     _check_url(consumer, order.values)
 
 
-def _set_team(consumer: Consumer, slug: str | None, principal: Principal, known: _Known) -> None:
-    team = known.teams.get(slug)
+def _set_team(consumer: Consumer, slug: str | None, principal: Principal, rows: _NamedRows) -> None:
+    team = rows.teams.get(slug)
     missing = slug is not None and team is None
     if missing or not principal.owns(team.id if team else None):
         fault = FieldError("team", f"There is no team {slug} that this key may register for.")
@@ -338,10 +338,10 @@ def _set_team(consumer: Consumer, slug: str | None, principal: Principal, known:
 
 
 def _set_dead_letter_channel(
-    consumer: Consumer, slug: str | None, order: _Order, known: _Known
+    consumer: Consumer, slug: str | None, order: _Order, rows: _NamedRows
 ) -> None:
     """Reject a channel on which the caller may not publish, or that leads back to the consumer."""
-    target, former = known.dead_letter_channels.get(slug), consumer.dead_letter_channel
+    target, former = rows.dead_letter_channels.get(slug), consumer.dead_letter_channel
     if slug is not None and (former is None or former.slug != slug):
         may = target is not None and order.principal.may_publish(target)
         fault = "" if may else f"There is no channel {slug} that you may publish on."
@@ -376,12 +376,12 @@ def _check_url(consumer: Consumer, values: Mapping[str, Any]) -> None:
 
 
 def _unmask(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-    known = {http.canonical(name): value for name, value in stored.items()}
+    by_name = {http.canonical(name): value for name, value in stored.items()}
     masked = [name for name, value in given.items() if value == MASK]
-    if missing := [name for name in masked if http.canonical(name) not in known]:
+    if missing := [name for name in masked if http.canonical(name) not in by_name]:
         fault = FieldError("headers", f"{MASK} keeps a stored value, but {missing[0]} has none.")
         raise Invalid.of([fault])
-    return {**given, **{name: known[http.canonical(name)] for name in masked}}
+    return {**given, **{name: by_name[http.canonical(name)] for name in masked}}
 
 
 def _encrypt_headers(consumer: Consumer, given: Mapping[str, str]) -> None:
@@ -398,16 +398,16 @@ def _generated(
     consumer: Consumer, chosen: bytes | None, *, renew: bool, has_pair: bool
 ) -> tuple[tuple[str, ...], list[ConsumerSecret]]:
     """Texts of new secrets to show to the owner, and the rows of the missing secrets."""
-    made: list[ConsumerSecret] = []
+    secrets: list[ConsumerSecret] = []
     shown: tuple[str, ...] = ()
     if renew and chosen:
-        made = [data_encryption.chosen_secret(consumer, chosen)]
+        secrets = [data_encryption.chosen_secret(consumer, chosen)]
     elif renew:
         text, secret = data_encryption.new_secret(consumer)
-        shown, made = (text,), [secret]
+        shown, secrets = (text,), [secret]
     if _signs_v1a(consumer) and (renew or not has_pair):
-        made.append(data_encryption.new_key_pair(consumer))
-    return shown, made
+        secrets.append(data_encryption.new_key_pair(consumer))
+    return shown, secrets
 
 
 def _signs_v1a(consumer: Consumer) -> bool:
@@ -420,9 +420,9 @@ def _drop_secrets(written: Sequence[_Written]) -> None:
     revived = [done.row.id for done in old if done.created]
     if revived:
         ConsumerSecret.objects.filter(consumer_id__in=revived).delete()
-    others = [done.row.id for done in old if not (done.created or _signs_v1a(done.row))]
-    if others:
-        pairs = ConsumerSecret.objects.filter(consumer_id__in=others)
+    without_v1a = [done.row.id for done in old if not (done.created or _signs_v1a(done.row))]
+    if without_v1a:
+        pairs = ConsumerSecret.objects.filter(consumer_id__in=without_v1a)
         pairs.filter(scheme=ConsumerSecret.Scheme.V1A).delete()
 
 

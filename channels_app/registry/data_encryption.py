@@ -44,7 +44,7 @@ _SECOND_FACTOR = b"second factor"
 """The same for everybody: the code that encrypts a second factor does not know whose it is."""
 
 
-class _Known(NamedTuple):
+class _StoredKeys(NamedTuple):
     """The rows as they were read, decrypted as far as this process can."""
 
     read_at: float
@@ -61,13 +61,13 @@ class _Known(NamedTuple):
         return time.monotonic() - self.read_at <= FRESH_S
 
 
-_known: _Known | None = None
+_stored: _StoredKeys | None = None
 
 
 class _Uncommitted(threading.local):
     """The rows as this thread reads them while its open transaction has created a key."""
 
-    known: _Known | None = None
+    stored: _StoredKeys | None = None
 
 
 _uncommitted = _Uncommitted()
@@ -75,8 +75,8 @@ _uncommitted = _Uncommitted()
 
 def encrypting_key_id() -> str:
     """The id of the key that encrypts, whether this process has it or not."""
-    known = _read()
-    return known.encrypting_key_id if known else keyring().primary_id
+    stored = _read()
+    return stored.encrypting_key_id if stored else keyring().primary_id
 
 
 def refusal() -> str:
@@ -84,11 +84,11 @@ def refusal() -> str:
 
     Raises what the database raises.
     """
-    known = _read()
-    if known is None or known.sealing is not None:
+    stored = _read()
+    if stored is None or stored.sealing is not None:
         return ""
     return (
-        f"This installation encrypts with the key {known.encrypting_key_id}, which is not among "
+        f"This installation encrypts with the key {stored.encrypting_key_id}, which is not among "
         f"the keys here ({', '.join(sorted(keyring().ids))}). Add it to "
         "HOOKSTATION_ENCRYPTION_KEYS. If that was not set before, the key was derived from "
         "SECRET_KEY: put the former value into SECRET_KEY_FALLBACKS."
@@ -97,10 +97,10 @@ def refusal() -> str:
 
 def encrypting_key() -> Keyring:
     """All keys; the installation's current one encrypts. Raises KeyUnavailable."""
-    known = _read_or_begin()
-    if known.sealing is None:
-        raise KeyUnavailable(known.encrypting_key_id)
-    return known.sealing
+    stored = _read_or_begin()
+    if stored.sealing is None:
+        raise KeyUnavailable(stored.encrypting_key_id)
+    return stored.sealing
 
 
 def signing_key(purpose: bytes) -> bytes:
@@ -108,21 +108,21 @@ def signing_key(purpose: bytes) -> bytes:
 
     Queries the database only if nothing is cached, since a pump signs between two requests.
     """
-    known = _known or _read_or_begin()
-    if not known.keys:
-        raise KeyUnavailable(known.encrypting_key_id)
+    stored = _stored or _read_or_begin()
+    if not stored.keys:
+        raise KeyUnavailable(stored.encrypting_key_id)
     newest = clock.now() - SIGNS_AFTER
     # The oldest key signs at once, without a delay.
-    key = next((key for made_at, key in known.keys if made_at <= newest), known.keys[-1][1])
+    key = next((key for made_at, key in stored.keys if made_at <= newest), stored.keys[-1][1])
     return _derived(key, purpose)
 
 
 def signing_keys(purpose: bytes) -> list[bytes]:
     """The keys whose signatures are valid, for one purpose. Raises KeyUnavailable."""
-    known = _read_or_begin()
-    if not known.keys:
-        raise KeyUnavailable(known.encrypting_key_id)
-    return [_derived(key, purpose) for _, key in known.keys]
+    stored = _read_or_begin()
+    if not stored.keys:
+        raise KeyUnavailable(stored.encrypting_key_id)
+    return [_derived(key, purpose) for _, key in stored.keys]
 
 
 def activate(key_id: str) -> None:
@@ -147,8 +147,8 @@ def activate(key_id: str) -> None:
 
 def forget() -> None:
     """Discard the cache, so that the next call reads the database."""
-    global _known
-    _known = _uncommitted.known = None
+    global _stored
+    _stored = _uncommitted.stored = None
 
 
 def encrypt_body(message_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
@@ -312,18 +312,18 @@ def new_key_pair(consumer: Consumer) -> ConsumerSecret:
     return _sealed(consumer, scheme, encryption.decode_signing_key(signer), public_key)
 
 
-def _read() -> _Known | None:
+def _read() -> _StoredKeys | None:
     """The rows of the database, at most ``FRESH_S`` old; None before the first key exists."""
-    global _known
-    known = _known
-    if known is None or not known.is_fresh:
+    global _stored
+    stored = _stored
+    if stored is None or not stored.is_fresh:
         if _has_uncommitted_key():
             # Other threads must not use this key: a rollback removes it.
-            if (known := _uncommitted.known) is None or not known.is_fresh:
-                known = _uncommitted.known = _load()
-            return known
-        known = _known = _load()
-    return known
+            if (stored := _uncommitted.stored) is None or not stored.is_fresh:
+                stored = _uncommitted.stored = _load()
+            return stored
+        stored = _stored = _load()
+    return stored
 
 
 def _has_uncommitted_key() -> bool:
@@ -335,10 +335,10 @@ def _has_uncommitted_key() -> bool:
 
 
 def _forget_uncommitted() -> None:
-    _uncommitted.known = None
+    _uncommitted.stored = None
 
 
-def _load() -> _Known | None:
+def _load() -> _StoredKeys | None:
     ticks, rows = time.monotonic(), _rows()
     if not rows:
         return None
@@ -348,8 +348,10 @@ def _load() -> _Known | None:
         with suppress(Unreadable):
             opened[row.id] = row.created_at, ring.open(bytes(row.sealed), _aad(row.id))
     if newest.id not in opened:
-        return _Known(ticks, newest.key_id, None, [])
-    return _Known(ticks, newest.key_id, ring.encrypting_with(newest.key_id), list(opened.values()))
+        return _StoredKeys(ticks, newest.key_id, None, [])
+    return _StoredKeys(
+        ticks, newest.key_id, ring.encrypting_with(newest.key_id), list(opened.values())
+    )
 
 
 def _rows() -> list[SigningKey]:
@@ -367,10 +369,10 @@ def _aad(number: int) -> bytes:
     return f"signing key:{number}".encode()
 
 
-def _read_or_begin() -> _Known:
+def _read_or_begin() -> _StoredKeys:
     """As `_read`, but create the installation's first signing key if there is none."""
-    if known := _read():
-        return known
+    if stored := _read():
+        return stored
     with suppress(IntegrityError), transaction.atomic():  # another process may create it first
         _create(1, keyring())
     begun = _read()
@@ -383,7 +385,7 @@ def _create(number: int, ring: Keyring) -> None:
     SigningKey.objects.create(
         id=number, sealed=sealed, key_id=ring.primary_id, created_at=clock.now()
     )
-    _uncommitted.known = None
+    _uncommitted.stored = None
     transaction.on_commit(_forget_uncommitted)
 
 

@@ -34,12 +34,12 @@ def write(
         raise Invalid.of([FieldError("name", fault)])
 
     def work() -> WriteResult[EventType]:
-        row, found = _find(channel, name)
-        if found is None and partial:
+        row, event_type = _find(channel, name)
+        if event_type is None and partial:
             raise _unknown(name)
-        _check_owner(found, principal)
+        _check_owner(event_type, principal)
         return _RESOURCE.write(
-            found or EventType(channel=row, name=name, producer=principal.producer),
+            event_type or EventType(channel=row, name=name, producer=principal.producer),
             values,
             f"event-type:{channel}/{name}",
             partial=partial,
@@ -78,20 +78,20 @@ def _unknown(name: str) -> NotFound:
     return NotFound("unknown_event_type", f"The channel has no event type {name}.")
 
 
-def _check_owner(found: EventType | None, principal: Principal) -> None:
-    if found is not None and not principal.may_change_shared(found.producer):
+def _check_owner(event_type: EventType | None, principal: Principal) -> None:
+    if event_type is not None and not principal.may_change_shared(event_type.producer):
         detail = "Another producer registered the event type: only it or an operator can change it."
         raise Forbidden("not_the_owner", detail)
 
 
 def _remove(channel_slug: str, name: str, principal: Principal, condition: Precondition) -> None:
-    _, found = _find(channel_slug, name)
-    if found is None:
+    _, event_type = _find(channel_slug, name)
+    if event_type is None:
         raise _unknown(name)
-    _check_owner(found, principal)
-    condition.require(found.version, "event type")
-    before = EventTypeSerializer.describe(found)
-    found.delete()
+    _check_owner(event_type, principal)
+    condition.require(event_type.version, "event type")
+    before = EventTypeSerializer.describe(event_type)
+    event_type.delete()
     AuditEntry.record(
         principal.actor,
         "event_type.delete",

@@ -53,45 +53,45 @@ def load(consumer: Consumer) -> InboundAddress | None:
 def url(consumer: Consumer) -> str | None:
     """The callback address of the provider; None if it has none or the key is missing."""
     try:
-        known = load(consumer)
+        address = load(consumer)
     except KeyUnavailable:
         return None
-    return f"{conf().public_url}/inbound/{known.token}" if known else None
+    return f"{conf().public_url}/inbound/{address.token}" if address else None
 
 
 def find_consumer(token: str) -> Consumer:
     """The consumer with this token. Raises NotFound unless its address is in use."""
     alive = Consumer.objects.exclude(state=Consumer.State.RETIRED)
-    found = alive.filter(inbound_digest=_digest(token)).first()
-    if found is None or provider_ids.of(found.ack) is None:
+    consumer = alive.filter(inbound_digest=_digest(token)).first()
+    if consumer is None or provider_ids.of(consumer.ack) is None:
         raise NotFound("unknown_address", "There is no inbound address with this token.")
-    return found
+    return consumer
 
 
-def store(consumer: Consumer, known: InboundAddress | None) -> bool:
+def store(consumer: Consumer, stored: InboundAddress | None) -> bool:
     """Store what was just set: encrypt a secret, and generate an address where one is needed.
 
-    ``known`` has the values stored before. Returns whether they changed. Raises Invalid for a mask
+    ``stored`` has the values stored before. Returns whether they changed. Raises Invalid for a mask
     that stands for no stored secret, and KeyUnavailable.
     """
     setting = provider_ids.of(consumer.ack)
     if setting is None:
         consumer.inbound_digest, consumer.inbound_sealed = None, b""
-        return known is not None
+        return stored is not None
     secret = ""
     if signature := setting["signature"]:
         secret = signature["secret"]
         if secret == MASK:
-            if not (known and known.secret):
+            if not (stored and stored.secret):
                 fault = FieldError("ack", f"{MASK} keeps a stored secret, but there is none.")
                 raise Invalid.of([fault])
-            secret = known.secret
+            secret = stored.secret
         masked = {**setting, "signature": {**signature, "secret": MASK}}
         consumer.ack = {**(consumer.ack or {}), "correlation": masked}
-    wanted = InboundAddress(known.token if known else _new_token(), secret)
-    if wanted != known:
+    wanted = InboundAddress(stored.token if stored else _new_token(), secret)
+    if wanted != stored:
         _set(consumer, wanted)
-    return wanted != known
+    return wanted != stored
 
 
 def renew(
@@ -116,8 +116,8 @@ def _renew(
         raise Conflict(
             "no_inbound", "The consumer's ack has no correlation, so it has no inbound address."
         )
-    known = load(consumer)
-    _set(consumer, InboundAddress(_new_token(), known.secret if known else ""))
+    address = load(consumer)
+    _set(consumer, InboundAddress(_new_token(), address.secret if address else ""))
     consumer.save()
     AuditEntry.record(
         principal.actor,

@@ -35,7 +35,7 @@ BODIES_AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReencryptedBatch:
     """The result of one batch."""
 
     looked: int
@@ -44,32 +44,32 @@ class Progress:
     """A sentence per row that no installed key decrypts; such rows are left unchanged."""
 
 
-Slice = tuple[int | None, Progress]
+Slice = tuple[int | None, ReencryptedBatch]
 """The last key of a batch, None at the end, and its result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RowKind:
     """One kind of encrypted rows."""
 
     noun: str
     total: Callable[[], int]
-    reencrypt: Callable[[], Iterator[Progress]]
+    reencrypt: Callable[[], Iterator[ReencryptedBatch]]
     """Runs batch by batch, each in its own transaction; may be interrupted and run again."""
 
 
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[RowKind, ...]:
     """Every kind of encrypted rows, in the order in which to re-encrypt them."""
     return (
-        Kind("signing secret", ConsumerSecret.objects.count, partial(batches, _secrets)),
+        RowKind("signing secret", ConsumerSecret.objects.count, partial(batches, _secrets)),
         *(
-            Kind(noun, Consumer.objects.count, partial(batches, partial(_of_consumers, column)))
+            RowKind(noun, Consumer.objects.count, partial(batches, partial(_of_consumers, column)))
             for column, noun in _ENCRYPTED.items()
         ),
-        Kind("secret access key", _with_sigv4().count, partial(batches, _sigv4)),
-        Kind("second factor", _factors().count, partial(batches, _second_factors)),
-        Kind("schedule body", ScheduleBody.objects.count, partial(batches, _schedules)),
-        Kind("message body", MessageBody.objects.count, partial(batches, _bodies)),
+        RowKind("secret access key", _with_sigv4().count, partial(batches, _sigv4)),
+        RowKind("second factor", _factors().count, partial(batches, _second_factors)),
+        RowKind("schedule body", ScheduleBody.objects.count, partial(batches, _schedules)),
+        RowKind("message body", MessageBody.objects.count, partial(batches, _bodies)),
     )
 
 
@@ -102,7 +102,7 @@ def used_keys(most_factors: int) -> set[str]:
     return used
 
 
-def batches(work: Callable[[int], Slice]) -> Iterator[Progress]:
+def batches(work: Callable[[int], Slice]) -> Iterator[ReencryptedBatch]:
     """Run ``work`` in slices by primary key, so that memory use does not grow with the tables."""
     cursor: int | None = 0
     while cursor is not None:
@@ -133,7 +133,9 @@ def _secrets(after: int) -> Slice:
         reencrypted += ConsumerSecret.objects.filter(id=row.id, sealed=row.sealed).update(
             sealed=sealed, key_id=key_id
         )
-    return _last([row.id for row in rows]), Progress(len(rows), reencrypted, tuple(unreadable))
+    return _last([row.id for row in rows]), ReencryptedBatch(
+        len(rows), reencrypted, tuple(unreadable)
+    )
 
 
 def _last(keys: list[int]) -> int | None:
@@ -161,7 +163,9 @@ def _of_consumers(column: str, after: int) -> Slice:
         reencrypted += Consumer.objects.filter(id=row.id, **{column: envelope}).update(
             **{column: sealed}
         )
-    return _last([row.id for row in rows]), Progress(len(rows), reencrypted, tuple(unreadable))
+    return _last([row.id for row in rows]), ReencryptedBatch(
+        len(rows), reencrypted, tuple(unreadable)
+    )
 
 
 def _with_sigv4() -> QuerySet[ApiKey]:
@@ -186,7 +190,9 @@ def _sigv4(after: int) -> Slice:
         reencrypted += ApiKey.objects.filter(id=row.id, sigv4_sealed=envelope).update(
             sigv4_sealed=data_encryption.encrypt_sigv4(row.key_id, secret)
         )
-    return _last([row.id for row in rows]), Progress(len(rows), reencrypted, tuple(unreadable))
+    return _last([row.id for row in rows]), ReencryptedBatch(
+        len(rows), reencrypted, tuple(unreadable)
+    )
 
 
 def _factors() -> Manager[Any]:
@@ -214,7 +220,9 @@ def _second_factors(after: int) -> Slice:
             continue
         if data != row.data:
             reencrypted += _factors().filter(id=row.id, data=row.data).update(data=data)
-    return _last([row.id for row in rows]), Progress(len(rows), reencrypted, tuple(unreadable))
+    return _last([row.id for row in rows]), ReencryptedBatch(
+        len(rows), reencrypted, tuple(unreadable)
+    )
 
 
 def _schedules(after: int) -> Slice:
@@ -237,7 +245,7 @@ def _schedules(after: int) -> Slice:
         unchanged = ScheduleBody.objects.filter(schedule_id=row.schedule_id, data=row.data)
         reencrypted += unchanged.update(data=data, key_id=key_id)
     seen = [row.schedule_id for row in rows]
-    return _last(seen), Progress(len(rows), reencrypted, tuple(unreadable))
+    return _last(seen), ReencryptedBatch(len(rows), reencrypted, tuple(unreadable))
 
 
 def _bodies(after: int) -> Slice:
@@ -269,7 +277,7 @@ def _bodies(after: int) -> Slice:
             reencrypted += unchanged.update(data=data, key_id=key_id)
             _forwarded(row.message)
     seen = [message_id for message_id, _ in rows]
-    return _last(seen), Progress(len(rows), reencrypted, tuple(unreadable))
+    return _last(seen), ReencryptedBatch(len(rows), reencrypted, tuple(unreadable))
 
 
 def _forwarded(message: Message) -> None:

@@ -104,8 +104,8 @@ def find(order: Order) -> Schedule:
     """The schedule, locked until the transaction ends. Raises NotFound and PreconditionFailed."""
     # Without a join, which would also lock the channel.
     channel_ids = list(Channel.objects.filter(slug=order.channel).values_list("id", flat=True))
-    mine = Schedule.objects.select_for_update()
-    schedule = mine.filter(channel_id__in=channel_ids, name=order.name).first()
+    rows = Schedule.objects.select_for_update()
+    schedule = rows.filter(channel_id__in=channel_ids, name=order.name).first()
     if schedule is None or not order.principal.may_change(
         schedule.producer_id, schedule.owner_team_id
     ):

@@ -126,7 +126,9 @@ def _expire(consumer: Consumer, overlap_s: int) -> None:
 def _adopt(
     adoptions: Sequence[Adoption], principal: Principal, overlap_s: int
 ) -> list[WriteResult[Consumer] | BrokerError]:
-    consumers = configuration.consumers([(it.channel, it.client_id) for it in adoptions])
+    consumers = configuration.consumers(
+        [(adoption.channel, adoption.client_id) for adoption in adoptions]
+    )
     current: dict[int, list[ConsumerSecret]] = {row.id: [] for row in consumers.values()}
     for row in ConsumerSecret.objects.filter(
         consumer__in=current, scheme=ConsumerSecret.Scheme.V1, expires_at=None
@@ -134,7 +136,7 @@ def _adopt(
         current[row.consumer_id].append(row)
     done: list[WriteResult[Consumer] | BrokerError] = []
     changed: list[Consumer] = []
-    made: list[ConsumerSecret] = []
+    new_secrets: list[ConsumerSecret] = []
     entries: list[AuditEntry] = []
     replaced: list[int] = []
     for adoption in adoptions:
@@ -148,7 +150,7 @@ def _adopt(
         if secret is None:
             continue
         replaced += [row.id for row in current[consumer.id]]
-        made.append(secret)
+        new_secrets.append(secret)
         changed.append(consumer)
         entries += AuditEntry.entries(
             principal.actor,
@@ -158,7 +160,7 @@ def _adopt(
             after={"overlap_s": overlap_s},
         )
     _expire_others(replaced, overlap_s)
-    ConsumerSecret.objects.bulk_create(made)
+    ConsumerSecret.objects.bulk_create(new_secrets)
     # Saving increments the version, which makes every process reload the secrets.
     Consumer.save_all(changed)
     AuditEntry.objects.bulk_create(entries)

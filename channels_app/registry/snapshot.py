@@ -35,7 +35,7 @@ consumers in one query."""
 _COPIED = {field.name for field in fields(ConsumerConfig)}.intersection(
     field.attname for field in Consumer._meta.concrete_fields
 )
-"""What delivery reads of a consumer as it is stored, unless `_consumer_view` computes it."""
+"""What delivery reads of a consumer as it is stored, unless `_consumer_config` computes it."""
 _Version = tuple[int, Any]
 """Number and time of a row's last save. A number alone could return after a rollback."""
 _SEALED = ("channel_id", "client_id", "headers_sealed")
@@ -138,15 +138,17 @@ class Snapshot:
                 channels = _reload(stale, versions, former)
         if channels is None:
             channels = load_channels()
-        views = [view for channel in channels.values() for view in channel.consumers]
+        consumers = [consumer for channel in channels.values() for consumer in channel.consumers]
         return cls(
             channels=channels,
             channels_by_id={channel.id: channel for channel in channels.values()},
-            consumers={view.id: view for view in views},
-            named={(view.channel_slug, view.client_id): view for view in views},
-            ordered={view.id: view for view in views if view.ordering},
-            awaiting=frozenset(view.id for view in views if view.ack),
-            dead_lettered=frozenset(view.id for view in views if view.dead_letter_channel_id),
+            consumers={consumer.id: consumer for consumer in consumers},
+            named={(consumer.channel_slug, consumer.client_id): consumer for consumer in consumers},
+            ordered={consumer.id: consumer for consumer in consumers if consumer.ordering},
+            awaiting=frozenset(consumer.id for consumer in consumers if consumer.ack),
+            dead_lettered=frozenset(
+                consumer.id for consumer in consumers if consumer.dead_letter_channel_id
+            ),
             team_limits=load_team_limits(),
             versions=versions,
             defaults=conf(),
@@ -207,9 +209,9 @@ def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelConf
         consumers.setdefault(consumer.channel_id, []).append(consumer)
     schemas = _schemas_of(event_types)
     return {
-        channel.slug: _channel_view(
+        channel.slug: _channel_config(
             channel,
-            [_consumer_view(it, channel) for it in consumers.get(channel.id, ())],
+            [_consumer_config(row, channel) for row in consumers.get(channel.id, ())],
             schemas.get(channel.id, {}),
         )
         for channel in channels
@@ -286,12 +288,12 @@ def _reload(stale: set[int], versions: _Versions, former: Snapshot) -> dict[str,
     channels = {}
     for key in versions.channels:
         if key not in stale:
-            view = former.channels_by_id[key]
+            channel = former.channels_by_id[key]
         elif row := rows.get(key):  # else it was deleted meanwhile
-            view = _channel_view(row, consumers[key], schemas.get(key, {}))
+            channel = _channel_config(row, consumers[key], schemas.get(key, {}))
         else:
             continue
-        channels[view.slug] = view
+        channels[channel.slug] = channel
     return channels
 
 
@@ -299,28 +301,28 @@ def _reload_consumers(
     channels: Mapping[int, Channel], versions: _Versions, former: Snapshot
 ) -> dict[int, list[ConsumerConfig]]:
     """The consumers of these channels; the former ones as far as neither they nor it changed."""
-    views: dict[int, ConsumerConfig] = {}
+    configs: dict[int, ConsumerConfig] = {}
     for key in channels.keys() & former.channels_by_id.keys():
         if versions.channels[key] == former.versions.channels.get(key):
             before, now = former.versions.consumers.get(key, {}), versions.consumers.get(key, {})
-            views |= {
-                view.id: view
-                for view in former.channels_by_id[key].consumers
-                if before.get(view.id) == now.get(view.id)
+            configs |= {
+                config.id: config
+                for config in former.channels_by_id[key].consumers
+                if before.get(config.id) == now.get(config.id)
             }
     wanted = {key: [*versions.consumers.get(key, ())] for key in channels}
-    missing = [key for keys in wanted.values() for key in keys if key not in views]
+    missing = [key for keys in wanted.values() for key in keys if key not in configs]
     for start in range(0, len(missing), MAX_STALE):
         rows = Consumer.objects.filter(id__in=missing[start : start + MAX_STALE])
         for row in rows.exclude(state=Consumer.State.RETIRED):
-            views[row.id] = _consumer_view(row, channels[row.channel_id])
+            configs[row.id] = _consumer_config(row, channels[row.channel_id])
     return {
-        key: [views[consumer_id] for consumer_id in keys if consumer_id in views]
+        key: [configs[consumer_id] for consumer_id in keys if consumer_id in configs]
         for key, keys in wanted.items()
     }
 
 
-def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerConfig:
+def _consumer_config(consumer: Consumer, channel: Channel) -> ConsumerConfig:
     defaults = conf()
     retry = consumer.retry if consumer.retry is not None else channel.default_retry
     max_attempts = consumer.max_attempts or defaults.max_attempts
@@ -351,7 +353,7 @@ def _schemas_of(event_types: QuerySet[EventType]) -> dict[int, dict[str, Any]]:
     return schemas
 
 
-def _channel_view(
+def _channel_config(
     channel: Channel, consumers: Sequence[ConsumerConfig], schemas: dict[str, Any]
 ) -> ChannelConfig:
     defaults = conf()

@@ -73,8 +73,8 @@ def waiting_invitation(token: str) -> Invitation | None:
     digest = access.digest(token)
     if digest is None:
         return None
-    known = Invitation.objects.select_related("team").filter(digest=digest)
-    return known.filter(accepted_at=None, revoked_at=None, expires_at__gt=clock.now()).first()
+    invitations = Invitation.objects.select_related("team").filter(digest=digest)
+    return invitations.filter(accepted_at=None, revoked_at=None, expires_at__gt=clock.now()).first()
 
 
 def accept_invitation(token: str, *, user: User, principal: Principal) -> Membership:
@@ -94,8 +94,8 @@ def lets_sign_up(token: str) -> bool:
     invitation = waiting_invitation(token)
     if invitation is None:
         return False
-    made = AuditEntry.objects.filter(target=f"invitation:{invitation}", action=SIGNED_UP)
-    return made.count() < MAX_ACCOUNTS
+    sign_ups = AuditEntry.objects.filter(target=f"invitation:{invitation}", action=SIGNED_UP)
+    return sign_ups.count() < MAX_ACCOUNTS
 
 
 def note_sign_up(token: str, *, principal: Principal) -> None:
@@ -148,12 +148,12 @@ def _invite(
     waiting = team.invitations.filter(accepted_at=None, revoked_at=None, expires_at__gt=now)
     if waiting.count() >= MAX_OPEN:
         raise Refused(f"{MAX_OPEN} invitations are open already; revoke some first.")
-    made = Invitation.objects.filter(created_at__gt=now - timedelta(days=1))
-    if made.filter(team=team).count() >= MAX_OF_TEAM:
+    recent = Invitation.objects.filter(created_at__gt=now - timedelta(days=1))
+    if recent.filter(team=team).count() >= MAX_OF_TEAM:
         raise Refused(
             f"The team created {MAX_OF_TEAM} invitations within a day; try again tomorrow."
         )
-    if made.filter(invited_by=inviter).count() >= MAX_OF_PERSON:
+    if recent.filter(invited_by=inviter).count() >= MAX_OF_PERSON:
         raise Refused(f"You created {MAX_OF_PERSON} invitations within a day; try again tomorrow.")
     token = access.generate()
     invitation = Invitation.objects.create(
@@ -176,8 +176,10 @@ def _invite(
 
 
 def _revoke_invitation(team_slug: str, invitation_id: int, principal: Principal) -> None:
-    mine = Invitation.objects.select_for_update().filter(team__slug=team_slug, id=invitation_id)
-    invitation = mine.filter(accepted_at=None, revoked_at=None).first()
+    invitations = Invitation.objects.select_for_update().filter(
+        team__slug=team_slug, id=invitation_id
+    )
+    invitation = invitations.filter(accepted_at=None, revoked_at=None).first()
     if invitation is None:
         raise Refused("The invitation has been used or revoked already.")
     invitation.revoked_at = clock.now()
@@ -187,9 +189,9 @@ def _revoke_invitation(team_slug: str, invitation_id: int, principal: Principal)
 
 
 def _accept_invitation(token: str, user: User, principal: Principal) -> Membership:
-    found = waiting_invitation(token)
+    waiting = waiting_invitation(token)
     # A concurrent use waits for this lock, and then finds the invitation used.
-    locked = Invitation.objects.select_for_update().filter(pk=found.pk) if found else None
+    locked = Invitation.objects.select_for_update().filter(pk=waiting.pk) if waiting else None
     invitation = locked.filter(accepted_at=None, revoked_at=None).first() if locked else None
     if invitation is None:
         raise Refused(USELESS)
@@ -233,10 +235,10 @@ def _set_role(team: str, membership_id: int, role: str, principal: Principal) ->
 def _locked(slug: str, membership_id: int) -> Membership:
     # Lock the team, not the membership: two owners who leave at once must see each other.
     team = Team.objects.select_for_update().get(slug=slug)
-    found = team.memberships.select_related("user", "team").filter(pk=membership_id).first()
-    if found is None:
+    membership = team.memberships.select_related("user", "team").filter(pk=membership_id).first()
+    if membership is None:
         raise Refused("This person is not a member any more.")
-    return found
+    return membership
 
 
 def _check_owner_stays(membership: Membership) -> None:
@@ -290,8 +292,8 @@ def _spans(team_id: int, channel: Channel) -> Iterator[tuple[datetime, datetime 
     opened = channel.exposed_at or channel.created_at
     # Memberships have no date; members have access since both the team and the exposure exist.
     if is_open and Membership.objects.filter(team_id=team_id).exists():
-        made = Team.objects.values_list("created_at", flat=True).get(id=team_id)
-        yield max(made, opened), None
+        created = Team.objects.values_list("created_at", flat=True).get(id=team_id)
+        yield max(created, opened), None
     keys = ApiKey.objects.filter(team_id=team_id)
     for key in keys | ApiKey.objects.filter(producer__team_id=team_id):
         ends = min((end for end in (key.expires_at, key.revoked_at) if end), default=None)

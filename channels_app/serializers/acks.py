@@ -145,12 +145,12 @@ class Ack(Strict, serializers.JSONField):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         """The object without what is not set."""
         mode = data.get("mode") if isinstance(data, dict) else None
-        found = _MODES.get(mode) if isinstance(mode, str) else None
-        if found is None:
+        serializer = _MODES.get(mode) if isinstance(mode, str) else None
+        if serializer is None:
             return dict(self.fail("invalid"))
-        checked = found().run_validation(data)
+        checked = serializer().run_validation(data)
         return {name: value for name, value in checked.items() if value is not None}
 
     def schema_of_value(self, shown: bool) -> Schema:
         """Either."""
-        return {"oneOf": [made().json_schema() for made in _MODES.values()]}
+        return {"oneOf": [serializer().json_schema() for serializer in _MODES.values()]}

@@ -168,9 +168,9 @@ class ChannelSerializer(ResourceSerializer):
 
     def validate_kind(self, kind: str) -> str:
         """It stays once there are messages: reconciliation and backfills depend on it."""
-        found = self.instance
-        if found is None or not found.pk or kind == found.kind:
+        channel = self.instance
+        if channel is None or not channel.pk or kind == channel.kind:
             return kind
-        if Message.objects.filter(channel_id=found.pk).exists():
-            raise ValidationError(f"The channel has messages, so it must stay a {found.kind}.")
+        if Message.objects.filter(channel_id=channel.pk).exists():
+            raise ValidationError(f"The channel has messages, so it must stay a {channel.kind}.")
         return kind

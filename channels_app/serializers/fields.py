@@ -78,10 +78,10 @@ class Strict(serializers.Field[Any, Any, Any, Any]):
         """The value of the row, or what the context's function returns for it."""
         if not self.is_from_context:
             return super().get_attribute(instance)
-        found = self.context.get(str(self.source))
-        if found is None:
+        compute = self.context.get(str(self.source))
+        if compute is None:
             raise SkipField
-        return found(instance)
+        return compute(instance)
 
     def json_schema(self, *, shown: bool = False) -> Schema:
         """The JSON Schema of what the field takes; of what it shows if it only shows."""
@@ -209,8 +209,8 @@ class Whole(_Between, serializers.IntegerField):
 
     def to_internal_value(self, data: Any) -> Any:
         """The number as an int."""
-        found = values.whole_number(data)
-        return self.fail("invalid") if found is None else self.within(found)
+        number = values.whole_number(data)
+        return self.fail("invalid") if number is None else self.within(number)
 
 
 class Digits(Whole):

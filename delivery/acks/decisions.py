@@ -21,7 +21,7 @@ from delivery.transitions import Move, Row
 EARLY = PendingAck._meta.db_table
 
 
-class Waiting(Row, Protocol):
+class AwaitingDelivery(Row, Protocol):
     """A locked delivery that awaits its acknowledgement."""
 
     @property
@@ -30,14 +30,14 @@ class Waiting(Row, Protocol):
     def event_type(self) -> str: ...
 
 
-def timed_out(rows: Iterable[Waiting]) -> list[Move]:
+def timed_out(rows: Iterable[AwaitingDelivery]) -> list[Move]:
     """Return transitions of deliveries that were not acknowledged in time."""
     rows = list(rows)
     metrics.ACKS.labels("timeout").inc(len(rows))
     return [Move(row, _silently(row)) for row in rows]
 
 
-def decided(lapsed: Sequence[Waiting]) -> list[Move]:
+def decided(lapsed: Sequence[AwaitingDelivery]) -> list[Move]:
     """Return transitions of expired leases whose deliveries were acknowledged or refused before.
 
     Nothing else is known about how those attempts ended; it saves another one.
@@ -91,7 +91,7 @@ def _stored(delivery_ids: Iterable[int]) -> dict[int, bool]:
     return {key: bool(ok) for key, ok in rows}
 
 
-def _silently(row: Waiting) -> Transition:
+def _silently(row: AwaitingDelivery) -> Transition:
     consumer = config_cache.consumers().get(row.consumer_id)
     rule = consumer.retry_for(row.event_type) if consumer else backoff.NEVER
     return acks.timed_out(

@@ -43,7 +43,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class ArchiveDay:
     """A row of the page."""
 
     day: date
@@ -172,7 +172,7 @@ class SegmentAdmin(WithPageContext, base.BigList):
         )
 
 
-def days() -> Iterator[Day]:
+def days() -> Iterator[ArchiveDay]:
     """Yield days with segments, newest first."""
     newest = [
         low
@@ -185,13 +185,13 @@ def days() -> Iterator[Day]:
         return
     first = _made_at(max(newest)).date() - timedelta(days=DAYS - 1)
     start = ids.id_at(datetime.combine(first, time.min, UTC))
-    by_date: dict[date, Day] = {}
+    by_date: dict[date, ArchiveDay] = {}
     for kind in Segment.Kind:
         segments = Segment.objects.filter(kind=kind, low__gte=start).order_by()
         for row in segments.values("day", "state").annotate(
             segments=Count("id"), rows=Sum("row_count"), size=Sum("byte_count")
         ):
-            day = by_date.setdefault(row["day"], Day(row["day"]))
+            day = by_date.setdefault(row["day"], ArchiveDay(row["day"]))
             cell: Cell = getattr(day, kind.value)
             tone = TONES[Segment.State(row["state"])]
             cell.states.append((row["state"], tone, row["segments"]))

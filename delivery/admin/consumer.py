@@ -39,7 +39,7 @@ KEYS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LeaseRow:
     """One lease on the consumer's page."""
 
     delivery: str
@@ -67,7 +67,7 @@ def holder(delivery: Delivery) -> str:
     return str(pump) if pump else "a pump that is gone"
 
 
-def of_consumer(consumer: Consumer) -> Sequence[Held]:
+def of_consumer(consumer: Consumer) -> Sequence[LeaseRow]:
     """Return active and expired leases, the newest deliveries first."""
     rows = by_index(Delivery.objects.filter(consumer=consumer), "delivery_list")
     held = rows.filter(state=DeliveryState.IN_FLIGHT.value).order_by("-id")[:MAX_SHOWN]
@@ -75,7 +75,7 @@ def of_consumer(consumer: Consumer) -> Sequence[Held]:
     leased = [(row, row.lease_owner or 0) for row in held if is_pulled(row)]
     workers = PullWorker.objects.in_bulk({owner for _, owner in leased})
     return [
-        Held(
+        LeaseRow(
             delivery=str(row),
             url=reverse("admin:delivery_delivery_change", args=[row.pk]),
             worker=workers[owner].name if owner in workers else UNKNOWN,

@@ -27,7 +27,7 @@ TERM = (
 )
 
 
-class Share(NamedTuple):
+class DeadLetterShare(NamedTuple):
     """Dead letters of one consumer with the same outcome and status code."""
 
     outcome: str
@@ -81,7 +81,7 @@ class DeadLetterGroup:
         return self.looked >= self.count
 
 
-def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
+def page(admin: base.AdminPage, request: HttpRequest) -> HttpResponse:
     """Show consumers with dead letters by cause, with links to view and to replay them."""
     base.require(admin.has_view_permission(request))
     groups = piles()
@@ -102,9 +102,9 @@ def piles() -> list[DeadLetterGroup]:
     counts = {key: int(total) for key, total in counts.items() if total > 0}
     consumers = Consumer.objects.select_related("channel").in_bulk(list(counts))
     wanted = [key for key in counts if key in consumers]
-    rows: dict[int, list[Share]] = {key: [] for key in wanted}
+    rows: dict[int, list[DeadLetterShare]] = {key: [] for key in wanted}
     for consumer_id, *share in _newest(shares({key: counts[key] for key in wanted})):
-        rows[consumer_id].append(Share(*share))
+        rows[consumer_id].append(DeadLetterShare(*share))
     return [
         DeadLetterGroup(
             consumers[key], counts[key], sum(share.number for share in group), _causes(group)
@@ -135,7 +135,7 @@ def _newest(wanted: dict[int, int]) -> Iterator[Any]:
         yield from cursor.fetchall()
 
 
-def _causes(shares: Iterable[Share]) -> list[Cause]:
+def _causes(shares: Iterable[DeadLetterShare]) -> list[Cause]:
     causes: dict[str, Cause] = {}
     for share in shares:
         cause = causes.setdefault(share.outcome, Cause(share.outcome))

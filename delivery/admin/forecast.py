@@ -33,7 +33,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class ForecastDay:
     """A row of the chart."""
 
     day: date
@@ -41,7 +41,7 @@ class Day:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChannelShare:
     """A channel's share."""
 
     channel: Channel
@@ -110,14 +110,14 @@ def last_results() -> list[dict[str, Any]]:
     return list(runs.order_by("-id").values_list("result", flat=True)[:RUNS])
 
 
-def strip(hours: list[ForecastFrame]) -> list[Day]:
+def strip(hours: list[ForecastFrame]) -> list[ForecastDay]:
     """Return days of 24 hours. Hot hours have the darkest shade, and do not scale the others."""
     calm = [frame.deliveries for frame in hours if not frame.is_hot]
     top = max(calm or [frame.deliveries for frame in hours], default=0.0)
     days = []
     for day, frames in groupby(hours, lambda frame: frame.begins_at.date()):
         by_hour = {frame.begins_at.hour: frame for frame in frames}
-        days.append(Day(day, [_cell(by_hour.get(hour), top) for hour in range(24)]))
+        days.append(ForecastDay(day, [_cell(by_hour.get(hour), top) for hour in range(24)]))
     return days
 
 
@@ -128,7 +128,7 @@ def heat(value: float, top: float) -> int:
     return min(HEATS - 1, 1 + int((HEATS - 1) * value / top))
 
 
-def parts() -> list[Part]:
+def parts() -> list[ChannelShare]:
     """Return the busiest channels."""
     rows = list(
         ForecastFrame.objects.filter(span_s=HOUR_S)
@@ -140,7 +140,7 @@ def parts() -> list[Part]:
     channels = Channel.objects.in_bulk([key for key, _, _ in rows])
     most = max((sent for _, sent, _ in rows), default=0.0) or 1.0
     return [
-        Part(channels[key], messages, sent, 100 * sent / most)
+        ChannelShare(channels[key], messages, sent, 100 * sent / most)
         for key, sent, messages in rows
         if key in channels
     ]

@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 112, 28
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HealthRow:
     """One consumer or host on the page."""
 
     row: HealthDay
@@ -157,7 +157,7 @@ def _asked(request: HttpRequest) -> date | None:
         return None
 
 
-def _lines(rows: list[HealthDay]) -> list[Line]:
+def _lines(rows: list[HealthDay]) -> list[HealthRow]:
     """Add names, links and the days before."""
     consumers = Consumer.objects.select_related("channel").in_bulk(
         [row.consumer_id for row in rows]
@@ -169,7 +169,7 @@ def _lines(rows: list[HealthDay]) -> list[Line]:
         by_day = scores[row.consumer_id, row.host if row.consumer_id == NONE else ""]
         days = [by_day.get(row.day - timedelta(days=ago)) for ago in reversed(range(DAYS))]
         lines.append(
-            Line(
+            HealthRow(
                 row,
                 f"{consumer.channel.slug} / {consumer.client_id}" if consumer else _name(row),
                 _links(row) if consumer else [],

@@ -35,7 +35,7 @@ from delivery.admin.replays import Live, LivePage, button
 from delivery.conf import conf
 from delivery.maintenance import pipeline_runs
 from delivery.models import PipelineRun, PipelineSchedule
-from pipeline.contract.jobs import DRY_RUN, JOBS, Job, Kind, Option
+from pipeline.contract.jobs import DRY_RUN, JOBS, Job, Option, OptionKind
 
 SURE = "sure"
 MAY_PLAN = "delivery.change_pipelineschedule"
@@ -81,7 +81,7 @@ class JobForm(forms.Form):
             option.name: given[option.name]
             for option in job.options
             # A link must not set a flag, since flags are confirmations.
-            if given and option.name in given and option.kind is not Kind.FLAG
+            if given and option.name in given and option.kind is not OptionKind.FLAG
         }
         is_dry = job.is_final or bool(before and before.get(DRY_RUN.name))
         asked = _again(job, before or {}) | initial
@@ -454,9 +454,9 @@ def _field(option: Option) -> forms.Field:
     if option.choices:
         choices = [("", "Any"), *((choice, choice) for choice in option.choices)]
         return forms.ChoiceField(choices=choices, widget=UnfoldAdminSelectWidget, **common)
-    if option.kind is Kind.FLAG:
+    if option.kind is OptionKind.FLAG:
         return forms.BooleanField(widget=UnfoldBooleanSwitchWidget, **common | {"required": False})
-    if option.kind is Kind.NUMBER:
+    if option.kind is OptionKind.NUMBER:
         return forms.FloatField(min_value=0, widget=UnfoldAdminIntegerFieldWidget, **common)
     if option.several:
         return forms.CharField(widget=UnfoldAdminTextareaWidget({"rows": 3}), **common)

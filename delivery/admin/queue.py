@@ -284,7 +284,7 @@ def name_of(consumer: Consumer) -> str:
 
 
 def _figures(
-    consumer: Consumer, waiting: backlog.Waiting, since: datetime | None, now: datetime
+    consumer: Consumer, waiting: backlog.QueueCounts, since: datetime | None, now: datetime
 ) -> list[tuple[str, str, str]]:
     """Return labels, values and links."""
     place = f"{reverse('admin:delivery_delivery_changelist')}?consumer={consumer.pk}"
@@ -300,7 +300,7 @@ def _figures(
     ]
 
 
-def _count(consumer: Consumer, now: datetime) -> backlog.Waiting:
+def _count(consumer: Consumer, now: datetime) -> backlog.QueueCounts:
     return backlog.count(consumer.pk, consumer.channel_id, now, MAX_DELAYED)
 
 

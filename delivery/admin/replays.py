@@ -325,7 +325,7 @@ class Preview:
     sample: list[Delivery]
 
 
-def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
+def page(admin: base.AdminPage, request: HttpRequest) -> HttpResponse:
     """Ask for a filter, show the count and, once confirmed, redirect to the replay's page."""
     base.require(admin.has_operate_permission(request))
     how = How(request.POST or None)

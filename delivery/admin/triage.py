@@ -27,7 +27,7 @@ TONE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupMember:
     """A consumer's share of a group."""
 
     name: str
@@ -43,7 +43,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GroupRow:
     """A group on the page."""
 
     cluster: DeadCluster
@@ -54,7 +54,7 @@ class Line:
     """None when it is only in the archive."""
     is_sensitive: bool
     """Whether its responses may come from a sensitive channel; the list hides these."""
-    parts: list[Part]
+    parts: list[GroupMember]
 
     @property
     def title(self) -> str:
@@ -89,7 +89,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def lines(clusters: Iterable[DeadCluster]) -> list[Line]:
+def lines(clusters: Iterable[DeadCluster]) -> list[GroupRow]:
     """Return groups with links to rows that still exist."""
     groups = list(clusters)
     most = max((cluster.dead_count for cluster in groups), default=0)
@@ -100,7 +100,7 @@ def lines(clusters: Iterable[DeadCluster]) -> list[Line]:
     consumers = Consumer.objects.in_bulk(keys)
     sensitive = _sensitive(groups)
     return [
-        Line(
+        GroupRow(
             cluster,
             100 * cluster.dead_count / most,
             TONE[DeadCluster.Kind(cluster.kind)],
@@ -129,7 +129,7 @@ def _sensitive(clusters: Iterable[DeadCluster]) -> set[int]:
     }
 
 
-def _parts(cluster: DeadCluster, consumers: dict[int, Consumer]) -> Iterator[Part]:
+def _parts(cluster: DeadCluster, consumers: dict[int, Consumer]) -> Iterator[GroupMember]:
     chosen = {
         "state": "dead",
         "outcome": cluster.outcome,
@@ -143,7 +143,7 @@ def _parts(cluster: DeadCluster, consumers: dict[int, Consumer]) -> Iterator[Par
         if may and part["sendable"]:
             when = {"from": part["begins"], "to": part["ends"]}
             replay = f"{reverse('admin:delivery_delivery_matching')}?{urlencode(here | when)}"
-        yield Part(
+        yield GroupMember(
             part["name"],
             part["dead"],
             part["sendable"],

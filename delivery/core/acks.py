@@ -184,7 +184,7 @@ def named(ack: Mapping[str, Any] | None, answer: bytes) -> str:
         value = json.loads(answer)
     except (ValueError, RecursionError):
         return ""
-    return next((_id(match) for match in json_paths.found(setting["response_id"], value)), "")
+    return next((_id(match) for match in json_paths.values_at(setting["response_id"], value)), "")
 
 
 def words(setting: Mapping[str, Any], body: object) -> Iterator[ProviderStatus]:
@@ -193,7 +193,9 @@ def words(setting: Mapping[str, Any], body: object) -> Iterator[ProviderStatus]:
     Raises ValueError when it contains more than ``MAX_WORDS`` messages.
     """
     statuses = (
-        iter([body]) if setting["callback"] is None else json_paths.found(setting["callback"], body)
+        iter([body])
+        if setting["callback"] is None
+        else json_paths.values_at(setting["callback"], body)
     )
     for status_body in islice(statuses, MAX_WORDS):
         provider_id = _first(setting["callback_id"], status_body)
@@ -215,4 +217,4 @@ def _id(value: object) -> str:
 
 
 def _first(path: str, value: object) -> str:
-    return next((_id(match) for match in json_paths.found(path, value)), "")
+    return next((_id(match) for match in json_paths.values_at(path, value)), "")

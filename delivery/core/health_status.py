@@ -29,7 +29,7 @@ class State(StrEnum):
     """The broker no longer calls it."""
 
 
-class Kind(StrEnum):
+class NotificationKind(StrEnum):
     """What a notification reports."""
 
     FAILING = "failing"
@@ -79,14 +79,14 @@ def judge(current: State, since: datetime, facts: Facts, now: datetime) -> State
     return current
 
 
-def notification_kind(old: State, new: State) -> Kind | None:
+def notification_kind(old: State, new: State) -> NotificationKind | None:
     """Return the notification for a change of health; None if none is needed."""
     if new is old:
         return None
     return {
-        State.HEALTHY: Kind.RECOVERED,
-        State.FAILING: Kind.FAILING,
-        State.DISABLED: Kind.DISABLED,
+        State.HEALTHY: NotificationKind.RECOVERED,
+        State.FAILING: NotificationKind.FAILING,
+        State.DISABLED: NotificationKind.DISABLED,
     }[new]
 
 

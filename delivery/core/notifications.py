@@ -4,53 +4,53 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from delivery.core.health_status import Kind
+from delivery.core.health_status import NotificationKind
 
 CONSUMER_PREFIX, LIMIT_PREFIX = "hookstation.consumer.", "hookstation.limit."
 DRIFT = "hookstation.clock.drifting"
 """A host's clock and the database's differ too much."""
 _PHRASES = {
-    Kind.FAILING: "is failing",
-    Kind.DISABLED: "was disabled",
-    Kind.DEAD_LETTER: "has a dead letter",
-    Kind.HOT_KEY: "has a hot key",
-    Kind.RECOVERED: "has recovered",
-    Kind.LIMIT_NEAR: "is near its limit",
-    Kind.LIMIT_FULL: "is at its limit",
-    Kind.LIMIT_OK: "has room again",
+    NotificationKind.FAILING: "is failing",
+    NotificationKind.DISABLED: "was disabled",
+    NotificationKind.DEAD_LETTER: "has a dead letter",
+    NotificationKind.HOT_KEY: "has a hot key",
+    NotificationKind.RECOVERED: "has recovered",
+    NotificationKind.LIMIT_NEAR: "is near its limit",
+    NotificationKind.LIMIT_FULL: "is at its limit",
+    NotificationKind.LIMIT_OK: "has room again",
 }
 _NEXT = {
-    Kind.FAILING: (
+    NotificationKind.FAILING: (
         "We keep trying, at longer and longer intervals. Messages wait meanwhile, and become dead "
         "letters when their attempts are used up. Fix the endpoint, or pause the webhook until "
         "then."
     ),
-    Kind.DISABLED: (
+    NotificationKind.DISABLED: (
         "The broker sends it nothing more, and new messages wait. Resume the webhook when the "
         "endpoint is ready again."
     ),
-    Kind.DEAD_LETTER: (
+    NotificationKind.DEAD_LETTER: (
         "The last attempt of a message failed. The message is kept as a dead letter: replay it "
         "when the endpoint can accept it. We report further dead letters at most once a day."
     ),
-    Kind.HOT_KEY: (
+    NotificationKind.HOT_KEY: (
         "Messages of one key are sent one at a time, and more of this key arrive than can be sent. "
         "Other keys are not affected. Respond faster, spread these messages over several keys, or "
         "skip the head if it blocks the key. We report hot keys at most once an hour."
     ),
-    Kind.RECOVERED: (
+    NotificationKind.RECOVERED: (
         "Messages are delivered again, including those that waited. Messages that died meanwhile "
         "stay in the dead letters until you replay them."
     ),
-    Kind.LIMIT_NEAR: (
+    NotificationKind.LIMIT_NEAR: (
         "At the limit further messages are refused. Find the consumer that they wait for, or ask "
         "an operator for a higher limit."
     ),
-    Kind.LIMIT_FULL: (
+    NotificationKind.LIMIT_FULL: (
         "Further messages are refused until some are delivered; no accepted message is lost. "
         "Find the consumer that they wait for, or ask an operator for a higher limit."
     ),
-    Kind.LIMIT_OK: "Messages are accepted again.",
+    NotificationKind.LIMIT_OK: "Messages are accepted again.",
 }
 
 QUOTA_NEAR = 0.8
@@ -64,7 +64,7 @@ QUOTA_OK, QUOTA_NEARLY, QUOTA_FULL = "ok", "near", "full"
 class NotificationContent:
     """The content of a notification."""
 
-    kind: Kind
+    kind: NotificationKind
     at: datetime
     channel: str
     client_id: str
@@ -78,7 +78,7 @@ class NotificationContent:
     """The limit, such as ``channel orders``; '' for a notification about a consumer."""
 
 
-def event_type(kind: Kind) -> str:
+def event_type(kind: NotificationKind) -> str:
     """Return the event type, such as ``hookstation.consumer.failing``."""
     is_limit = kind.value.startswith("limit_")
     return (

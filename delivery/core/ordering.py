@@ -34,7 +34,7 @@ def acceptance(message_id: int, accepted_at: str) -> tuple[int, str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class OrderingLoad:
     """The load to estimate."""
 
     keys: int
@@ -72,7 +72,7 @@ class Cost:
     """Average wait of a message for others of its key; inf if the backlog only grows."""
 
 
-def costs(load: Load) -> list[Cost]:
+def costs(load: OrderingLoad) -> list[Cost]:
     """Estimate no order, ordered keys, acknowledged keys if used, and one key for everything."""
     whole = min(load.max_in_flight * 1000 / load.answer_ms, load.most_per_second)
     held = load.answer_ms + load.between_ms
@@ -86,12 +86,12 @@ def costs(load: Load) -> list[Cost]:
     return [*estimates, _kept("one key (fifo)", load, 1, held, whole)]
 
 
-def in_flight(load: Load) -> int:
+def in_flight(load: OrderingLoad) -> int:
     """Return the number of open requests by Little's law: rate times response time."""
     return math.ceil(load.per_second * load.answer_ms / 1000)
 
 
-def _kept(name: str, load: Load, keys: int, hold_ms: float, whole: float) -> Cost:
+def _kept(name: str, load: OrderingLoad, keys: int, hold_ms: float, whole: float) -> Cost:
     per_key = 1000 / hold_ms
     busy = load.per_second / keys / per_key
     return Cost(name, hold_ms, per_key, min(keys * per_key, whole), busy, _wait_ms(busy, hold_ms))

@@ -70,7 +70,7 @@ def owners(consumer_id: int, generations: Collection[int], most: int) -> tuple[i
     return tuple(ranked)
 
 
-class Share(NamedTuple):
+class ConsumerShare(NamedTuple):
     """The part of a consumer's deliveries for one of several owners."""
 
     place: int
@@ -93,7 +93,7 @@ class Share(NamedTuple):
         return delivery_id % len(self.owners) == self.place
 
 
-ALONE = Share(0, (0,))
+ALONE = ConsumerShare(0, (0,))
 """The share of a single owner."""
 
 
@@ -102,7 +102,7 @@ def part(total: int, index: int, count: int) -> int:
     return total // count + (index < total % count)
 
 
-class Consumer(Protocol):
+class Recipient(Protocol):
     """The part of a consumer that the choice needs."""
 
     @property
@@ -116,7 +116,7 @@ class Channel(Protocol):
 
     @property
     def kind(self) -> str: ...
-    def wanting(self, event_type: str, /) -> Sequence[Consumer]: ...
+    def wanting(self, event_type: str, /) -> Sequence[Recipient]: ...
 
 
 class Recipients:
@@ -136,7 +136,7 @@ class Recipients:
     ) -> None:
         self._channels = channels
         self._unfinished, self._resting = unfinished, resting
-        self._recipients: dict[tuple[int, str], Sequence[Consumer]] = {}
+        self._recipients: dict[tuple[int, str], Sequence[Recipient]] = {}
         self._ids: dict[tuple[int, str], list[int]] = {}
         self._open: dict[int, int] = {}
         self._avoided: set[int] = set()
@@ -153,7 +153,7 @@ class Recipients:
             return self._ids[kind]
         return [self._recipient(self._recipients[kind], self._ids[kind], ordering_key)]
 
-    def _recipient(self, wanting: Sequence[Consumer], ids: list[int], ordering_key: str) -> int:
+    def _recipient(self, wanting: Sequence[Recipient], ids: list[int], ordering_key: str) -> int:
         if ordering_key:
             owner = owning_consumer(_number(ordering_key), ids)
             assert owner is not None

@@ -154,7 +154,7 @@ def remedy(check: Check, channel: str, consumer: str) -> str:
     )
 
 
-class Place(NamedTuple):
+class MismatchPlace(NamedTuple):
     """Where a mismatch is: ids of channel and consumer, 0 for none."""
 
     channel_id: int = 0
@@ -162,11 +162,11 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Mismatch:
     """Mismatching rows that one check found for a channel and consumer."""
 
     check: Check
-    place: Place
+    place: MismatchPlace
     channel: str
     """The channel's name; empty if the rows belong to none."""
     consumer: str
@@ -228,11 +228,11 @@ class Reconciliation:
         """By channel."""
         self.accounts: dict[int, Account] = {}
         """By consumer."""
-        self.off: dict[tuple[Check, Place], Discrepancy] = {}
+        self.off: dict[tuple[Check, MismatchPlace], Discrepancy] = {}
         self.looked: Tally[str] = Tally()
         """Rows examined, by kind."""
 
-    def note(self, check: Check, place: Place, ids: Iterable[str]) -> None:
+    def note(self, check: Check, place: MismatchPlace, ids: Iterable[str]) -> None:
         """Count mismatching rows; keep the first ``most_ids`` ids of each check and place."""
         for id_ in ids:
             discrepancy = self.off.setdefault((check, place), Discrepancy())
@@ -252,7 +252,7 @@ class Reconciliation:
         self.accounts.setdefault(consumer_id, Account()).states[state] += number
         self.looked["deliveries"] += number
 
-    def miss(self, place: Place, ids: list[str]) -> None:
+    def miss(self, place: MismatchPlace, ids: list[str]) -> None:
         """Count messages for which a consumer should have a delivery and has none."""
         self.accounts.setdefault(place.consumer_id, Account()).missing += len(ids)
         self.note(Check.MISSING, place, ids)

@@ -22,7 +22,7 @@ UNITS = (("d", 86_400_000, 2), ("h", 3_600_000, 2), ("min", 60_000, 2), ("s", 10
 """Units for display: name, milliseconds, and the smallest multiple shown in the unit."""
 
 
-class Part(NamedTuple):
+class TimePart(NamedTuple):
     """One part of the time; the parts add up to the total."""
 
     name: str
@@ -57,7 +57,7 @@ class Roundtrip:
         return _ms(self.acknowledged_at - self.accepted_at)
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TimePart]:
         """The parts between the points."""
         instants = (
             self.accepted_at,
@@ -69,7 +69,7 @@ class Roundtrip:
         whole = self.total_ms or 1.0
         pairs = zip(PARTS, instants, instants[1:], strict=False)
         return [
-            Part(
+            TimePart(
                 name,
                 words,
                 _ms(until - since),
@@ -137,7 +137,7 @@ class DeliveryFate:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class DeliveryBar:
     """The deliveries created in one span, or a sample of them."""
 
     begin: datetime
@@ -164,12 +164,14 @@ class Bar:
         return self.first + self.later
 
 
-def bar(begin: datetime, end: datetime, fates: Sequence[DeliveryFate], *, is_sample: bool) -> Bar:
+def bar(
+    begin: datetime, end: datetime, fates: Sequence[DeliveryFate], *, is_sample: bool
+) -> DeliveryBar:
     """Count one span's deliveries."""
     arrived = [fate for fate in fates if fate.state == "delivered"]
     first = sum(fate.attempt_count <= 1 for fate in arrived)
     dead = sum(fate.state == "dead" for fate in fates)
-    return Bar(
+    return DeliveryBar(
         begin=begin,
         end=end,
         first=first,
@@ -182,9 +184,9 @@ def bar(begin: datetime, end: datetime, fates: Sequence[DeliveryFate], *, is_sam
     )
 
 
-def together(bars: Sequence[Bar]) -> Bar:
+def together(bars: Sequence[DeliveryBar]) -> DeliveryBar:
     """Merge bars, at least one, into one."""
-    return Bar(
+    return DeliveryBar(
         begin=bars[0].begin,
         end=bars[-1].end,
         first=sum(bar.first for bar in bars),
@@ -197,7 +199,7 @@ def together(bars: Sequence[Bar]) -> Bar:
     )
 
 
-def success_rate(bar: Bar) -> float | None:
+def success_rate(bar: DeliveryBar) -> float | None:
     """Return the percentage of attempts that succeeded; None without attempts."""
     return 100 * bar.delivered / bar.attempts if bar.attempts else None
 

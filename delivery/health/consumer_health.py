@@ -43,7 +43,7 @@ def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
     }
 
 
-class Finding(NamedTuple):
+class HealthFinding(NamedTuple):
     """What a pump has learned about a consumer."""
 
     consumer_id: int
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
     is_success: bool
 
 
-def save(findings: Iterable[Finding], now: datetime) -> None:
+def save(findings: Iterable[HealthFinding], now: datetime) -> None:
     """Save circuits, for the next pump of these consumers and for display.
 
     Consumers that have been deleted are left out.
@@ -83,7 +83,7 @@ def _seconds(instant: datetime | None) -> float | None:
     return None if instant is None else instant.timestamp()
 
 
-def _upsert(findings: Sequence[Finding], now: datetime) -> None:
+def _upsert(findings: Sequence[HealthFinding], now: datetime) -> None:
     has_target = connection.features.supports_update_conflicts_with_target
     for is_success, at in ((True, "last_success_at"), (False, "last_failure_at")):
         rows = [
@@ -104,7 +104,7 @@ def _upsert(findings: Sequence[Finding], now: datetime) -> None:
         )
 
 
-def _values(finding: Finding) -> dict[str, Any]:
+def _values(finding: HealthFinding) -> dict[str, Any]:
     circuit = finding.circuit
     return {
         "consumer_id": finding.consumer_id,

@@ -15,7 +15,7 @@ from channels_app.database import transactions
 from channels_app.database.raw import by_index
 from channels_app.models import Consumer
 from delivery.core import health_status
-from delivery.core.health_status import Facts, Kind, State
+from delivery.core.health_status import Facts, NotificationKind, State
 from delivery.core.lifecycle import DeliveryState
 from delivery.models import ConsumerHealth, Delivery, HealthStatus, Notification
 
@@ -43,7 +43,7 @@ _KNOWN = Q(health_status__dead_since__isnull=False) | (
 class _Transitions(NamedTuple):
     """The result of one check. Without ``values`` there is nothing to write."""
 
-    notices: Sequence[tuple[Kind, str]]
+    notices: Sequence[tuple[NotificationKind, str]]
     """Kinds of notifications, each with a sentence."""
     values: dict[str, Any]
     """New values of the health status."""
@@ -115,7 +115,7 @@ def _dead_letters(consumer: Consumer, status: HealthStatus, now: datetime) -> _T
     last = died[0]
     sentence = f"{last} is dead ({last.reason}) after {last.attempt_count} attempts"
     sentence += f"; the last one ended with {last.outcome}." if last.outcome else "."
-    return _Transitions([(Kind.DEAD_LETTER, sentence)], looked | {"dead_since": now})
+    return _Transitions([(NotificationKind.DEAD_LETTER, sentence)], looked | {"dead_since": now})
 
 
 def _newest_dead(consumer_id: int, most: int) -> list[Any]:
@@ -123,13 +123,13 @@ def _newest_dead(consumer_id: int, most: int) -> list[Any]:
     return list(rows.filter(state=DeliveryState.DEAD.value).order_by("-id")[:most])
 
 
-def _reason(consumer: Consumer, kind: Kind) -> str:
+def _reason(consumer: Consumer, kind: NotificationKind) -> str:
     health: ConsumerHealth | None = getattr(consumer, "health", None)
-    if kind is Kind.DISABLED:
+    if kind is NotificationKind.DISABLED:
         return consumer.state_reason
     if health is None:
         return ""
-    if kind is Kind.RECOVERED:
+    if kind is NotificationKind.RECOVERED:
         at = health.last_success_at
         return (
             f"It answered successfully at {at:%H:%M:%S} UTC, and has not failed since."

@@ -17,7 +17,7 @@ from channels_app.ingest.accept import Publication
 from channels_app.models import Membership
 from channels_app.registry.cache import ChannelConfig, config_cache
 from delivery.core import notifications
-from delivery.core.health_status import Kind
+from delivery.core.health_status import NotificationKind
 from delivery.core.notifications import NotificationContent
 from delivery.health import monitor
 from delivery.models import Notification
@@ -165,7 +165,7 @@ def _clocks() -> Iterator[int]:
             event_type=notifications.DRIFT,
             idempotency_key=f"clock of {host[:200]} {now:%Y-%m-%d %H}",
         )
-        if accept.known(channel, None, publication) is None:
+        if accept.earlier_result(channel, None, publication) is None:
             yield len(accept.accept(channel, None, [publication], within_quota=False))
 
 
@@ -201,7 +201,7 @@ def _notification(notice: Notification) -> NotificationContent:
     consumer = notice.consumer
     if consumer is None:
         return NotificationContent(
-            kind=Kind(notice.kind),
+            kind=NotificationKind(notice.kind),
             at=notice.at,
             channel="",
             client_id="",
@@ -214,7 +214,7 @@ def _notification(notice: Notification) -> NotificationContent:
     channel, name = consumer.channel.slug, consumer.client_id
     path = f"/portal/{team}/webhooks/{channel}/{name}/" if team else ""
     return NotificationContent(
-        kind=Kind(notice.kind),
+        kind=NotificationKind(notice.kind),
         at=notice.at,
         channel=channel,
         client_id=name,

@@ -47,7 +47,7 @@ class _ReadersActive(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _DeletedRows:
     """What a segment stores about rows that are deleted together."""
 
     last: int
@@ -123,16 +123,16 @@ def _locked(segment_id: int) -> Segment | None:
     return rows.select_for_update().first()
 
 
-def _part(segment: Segment) -> _Part | None:
+def _part(segment: Segment) -> _DeletedRows | None:
     """Return the first part behind the cursor; without one, finish the segment."""
     for row in segment.parts:
         if row[0] > segment.cursor:
-            return _Part(*row)
+            return _DeletedRows(*row)
     _end(segment)
     return None
 
 
-def _advance(segment: Segment, part: _Part, deleted: int) -> None:
+def _advance(segment: Segment, part: _DeletedRows, deleted: int) -> None:
     segment.state = Segment.State.PRUNING
     segment.cursor = part.last
     segment.deleted_count += deleted
@@ -152,7 +152,7 @@ def _end(segment: Segment) -> None:
     segment.save(update_fields=["state", "cursor", "deleted_count", "parts", "pruned_at"])
 
 
-def _delete_deliveries(segment: Segment, part: _Part, slot: int) -> None:
+def _delete_deliveries(segment: Segment, part: _DeletedRows, slot: int) -> None:
     eligible = _eligible(segment, _finished)
     rows = Delivery.objects.filter(
         eligible, id__gte=max(segment.low, segment.cursor + 1), id__lte=part.last
@@ -189,7 +189,7 @@ def _note(locked: list[tuple[int, int, int, str, int, int]]) -> None:
     behind.update(pruned_to=first - 1)
 
 
-def _delete_messages(segment: Segment, part: _Part) -> None:
+def _delete_messages(segment: Segment, part: _DeletedRows) -> None:
     unwanted = ~Exists(Delivery.objects.filter(message_id=OuterRef("id")))
     # A restored message is in the lake already, and is deleted elsewhere (replay).
     here_alone = ~Exists(RestoredMessage.objects.filter(message_id=OuterRef("id")))
@@ -215,7 +215,7 @@ def _delete_messages(segment: Segment, part: _Part) -> None:
     raw.execute(f"DELETE FROM {Message._meta.db_table} WHERE id IN ({gone})")
 
 
-def _compare(part: _Part, rows: list[tuple[int, int]]) -> None:
+def _compare(part: _DeletedRows, rows: list[tuple[int, int]]) -> None:
     keys = sum(key % PRIME for key, _ in rows)
     versions = sum(version for _, version in rows)
     if (len(rows), keys, versions) != (part.rows, part.keys, part.versions):

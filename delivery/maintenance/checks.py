@@ -23,11 +23,11 @@ from channels_app.database import raw
 from channels_app.database.raw import dialect
 from channels_app.models import IdempotencyRecord, Message, MessageBody
 from delivery.core.lifecycle import DeliveryState
-from delivery.core.reconciliation import SENDABLE, Check, Place, Reconciliation
+from delivery.core.reconciliation import SENDABLE, Check, MismatchPlace, Reconciliation
 from delivery.maintenance import reconciliation_scope
 from delivery.maintenance.reconciliation_scope import (
     ConfigSnapshot,
-    KeyRange,
+    MessageRange,
     ReconciledConsumer,
     Scope,
 )
@@ -126,7 +126,7 @@ LOST = f"""
 """
 
 
-class Table(NamedTuple):
+class OrphanTable(NamedTuple):
     """A large table to read by its own key, because no index leads to its orphans."""
 
     name: str
@@ -139,8 +139,8 @@ class Table(NamedTuple):
 
 
 TABLES = (
-    Table(ATTEMPTS, "id", "delivery_id", DELIVERIES, ids.ATTEMPT),
-    Table(BODIES, "message_id", "message_id", MESSAGES, ids.MESSAGE),
+    OrphanTable(ATTEMPTS, "id", "delivery_id", DELIVERIES, ids.ATTEMPT),
+    OrphanTable(BODIES, "message_id", "message_id", MESSAGES, ids.MESSAGE),
 )
 
 
@@ -163,7 +163,7 @@ class Sums:
 
 
 def check(
-    result: Reconciliation, scope: Scope, key_range: KeyRange, config: ConfigSnapshot
+    result: Reconciliation, scope: Scope, key_range: MessageRange, config: ConfigSnapshot
 ) -> None:
     """Run all checks on one range of messages. Call this inside a snapshot."""
     sums = check_fan_out(result, scope, key_range, config)
@@ -172,7 +172,7 @@ def check(
 
 
 def check_fan_out(
-    result: Reconciliation, scope: Scope, key_range: KeyRange, config: ConfigSnapshot
+    result: Reconciliation, scope: Scope, key_range: MessageRange, config: ConfigSnapshot
 ) -> Sums:
     """Sum up one range and record discrepancies. Call this inside a snapshot."""
     ends = [key_range.first, key_range.last]
@@ -198,7 +198,7 @@ def check_fan_out(
         sums.sendable |= state in SENDABLE
         created[consumer_id, event_type] += number
     for message_id, channel_id in raw.read(_INCOMPLETE.format(narrowed=of_channels), ends):
-        result.note(Check.FAN_OUT, Place(channel_id), [_public(message_id)])
+        result.note(Check.FAN_OUT, MismatchPlace(channel_id), [_public(message_id)])
         sums.off += 1
     for consumer in config.consumers.values():
         if scope.has(consumer.id) and not consumer.is_retired:
@@ -207,14 +207,20 @@ def check_fan_out(
 
 
 def check_orphans(
-    result: Reconciliation, scope: Scope, key_range: KeyRange, config: ConfigSnapshot, sums: Sums
+    result: Reconciliation,
+    scope: Scope,
+    key_range: MessageRange,
+    config: ConfigSnapshot,
+    sums: Sums,
 ) -> None:
     """Record rows of one range without a parent or a body. Call this inside a snapshot."""
     ends = [key_range.first, key_range.last]
     if sums.sendable:
         sql = BODILESS.format(narrowed=scope.narrowed("m", to_consumers=False))
         for message_id, channel_id in raw.read(sql, ends):
-            result.note(Check.BODIES, Place(channel_id), [ids.to_public(ids.MESSAGE, message_id)])
+            result.note(
+                Check.BODIES, MismatchPlace(channel_id), [ids.to_public(ids.MESSAGE, message_id)]
+            )
     if not sums.agree:
         rows = raw.read(MESSAGELESS.format(narrowed=scope.narrowed("d")), ends)
         _note(result, ids.DELIVERY, rows)
@@ -226,18 +232,18 @@ def check_orphans(
         _note(result, ids.DELIVERY, raw.read(sql, ends))
 
 
-def check_attempts(result: Reconciliation, scope: Scope, key_range: KeyRange) -> None:
+def check_attempts(result: Reconciliation, scope: Scope, key_range: MessageRange) -> None:
     """Record deliveries of one range with a wrong history. Call this inside a snapshot."""
     rows = raw.read(
         _MISCOUNTED.format(narrowed=scope.narrowed("d")),
         [key_range.first, key_range.last],
     )
     for delivery_id, channel_id, consumer_id in rows:
-        place = Place(channel_id, consumer_id)
+        place = MismatchPlace(channel_id, consumer_id)
         result.note(Check.ATTEMPTS, place, [ids.to_public(ids.DELIVERY, delivery_id)])
 
 
-def find_orphans(result: Reconciliation, table: Table, first: int, last: int) -> int:
+def find_orphans(result: Reconciliation, table: OrphanTable, first: int, last: int) -> int:
     """Check the next SLICE rows from ``first`` on; return the key at which to continue.
 
     Returns a key beyond ``last`` when none are left. Call this inside a snapshot.
@@ -285,13 +291,13 @@ def find_lost(result: Reconciliation, after: str, last: str, message_ids: tuple[
         return last
     rows = raw.read(LOST, [after, end, *message_ids])
     names = (ids.to_public(ids.MESSAGE, message_id) for (message_id,) in rows)
-    result.note(Check.LOST, Place(), names)
+    result.note(Check.LOST, MismatchPlace(), names)
     return str(end) if number == reconciliation_scope.SLICE else last
 
 
 def _compare(
     result: Reconciliation,
-    key_range: KeyRange,
+    key_range: MessageRange,
     consumer: ReconciledConsumer,
     config: ConfigSnapshot,
     sent: Tally[tuple[int, str]],
@@ -319,7 +325,7 @@ def _compare(
 
 
 def _lacking(
-    key_range: KeyRange, consumer: ReconciledConsumer, event_types: list[str]
+    key_range: MessageRange, consumer: ReconciledConsumer, event_types: list[str]
 ) -> Iterable[str]:
     rows = raw.read(
         LACKING.format(holes=", ".join(["%s"] * len(event_types))),
@@ -337,4 +343,4 @@ def _public(message_id: int) -> str:
 
 def _note(result: Reconciliation, public: str, rows: Iterable[tuple[int, ...]]) -> None:
     for (number,) in rows:
-        result.note(Check.ORPHANS, Place(), [ids.to_public(public, number)])
+        result.note(Check.ORPHANS, MismatchPlace(), [ids.to_public(public, number)])

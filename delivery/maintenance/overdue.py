@@ -8,7 +8,7 @@ from channels_app.database import raw
 from channels_app.database.raw import dialect
 from channels_app.models import Message
 from delivery.core.lifecycle import DeliveryState
-from delivery.core.reconciliation import Check, Place, Reconciliation
+from delivery.core.reconciliation import Check, MismatchPlace, Reconciliation
 from delivery.maintenance.reconciliation_scope import Scope
 from delivery.models import ConsumerHealth, Delivery
 
@@ -45,7 +45,7 @@ def messages(result: Reconciliation, scope: Scope) -> None:
     )
     for message_id, channel_id in rows:
         name = ids.to_public(ids.MESSAGE, message_id)
-        result.note(Check.UNDISPATCHED, Place(channel_id), [name])
+        result.note(Check.UNDISPATCHED, MismatchPlace(channel_id), [name])
 
 
 def leases(
@@ -59,10 +59,10 @@ def leases(
         )
         for delivery_id, channel_id, consumer_id in rows:
             name = ids.to_public(ids.DELIVERY, delivery_id)
-            result.note(Check.LEASES, Place(channel_id, consumer_id), [name])
+            result.note(Check.LEASES, MismatchPlace(channel_id, consumer_id), [name])
 
 
-def deliveries(result: Reconciliation, place: Place, before: datetime) -> None:
+def deliveries(result: Reconciliation, place: MismatchPlace, before: datetime) -> None:
     """Record deliveries that have been due since before this time."""
     rows = raw.read(DUE, [place.consumer_id, raw.text(before), MAX_ROWS])
     result.note(Check.LATE, place, (ids.to_public(ids.DELIVERY, row[0]) for row in rows))

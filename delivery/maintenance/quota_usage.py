@@ -21,7 +21,7 @@ from channels_app.ingest.storage import disks
 from channels_app.models import Channel, Consumer, Message, Producer, QuotaUsage, Team
 from delivery.conf import HOST
 from delivery.core import notifications
-from delivery.core.health_status import Kind
+from delivery.core.health_status import NotificationKind
 from delivery.models import Delivery, Notification
 from delivery.models.counter import OPEN
 
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 DISK = QuotaUsage.Scope.DISK.value, zlib.crc32(HOST.encode())
 MIB = 1024**2
 KIND = {
-    notifications.QUOTA_OK: Kind.LIMIT_OK.value,
-    notifications.QUOTA_NEARLY: Kind.LIMIT_NEAR.value,
-    notifications.QUOTA_FULL: Kind.LIMIT_FULL.value,
+    notifications.QUOTA_OK: NotificationKind.LIMIT_OK.value,
+    notifications.QUOTA_NEARLY: NotificationKind.LIMIT_NEAR.value,
+    notifications.QUOTA_FULL: NotificationKind.LIMIT_FULL.value,
 }
 SLICE = 2000
 """Rows that one query reads."""

@@ -11,7 +11,7 @@ from channels_app.conf import conf
 from channels_app.core import ids, names
 from channels_app.database import raw
 from channels_app.models import Channel, ConfigVersion, Consumer, Message
-from delivery.core.reconciliation import Place
+from delivery.core.reconciliation import MismatchPlace
 from delivery.models import Delivery
 
 SLICE = 2000
@@ -61,7 +61,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
+class MessageRange:
     """Keys of messages from ``first`` to ``last``, both inclusive."""
 
     first: int
@@ -82,9 +82,9 @@ class ReconciledConsumer:
     """The first key whose message was fanned out with exactly these settings."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> MismatchPlace:
         """Return the place of findings about it."""
-        return Place(self.channel_id, self.id)
+        return MismatchPlace(self.channel_id, self.id)
 
     def wants(self, event_type: str) -> bool:
         """Whether its filter matches this event type."""
@@ -165,7 +165,7 @@ def newest() -> int:
     return max(int(message_id), int(owner_id))
 
 
-def next_key_range(scope: Scope, first: int) -> KeyRange:
+def next_key_range(scope: Scope, first: int) -> MessageRange:
     """Return the range that begins at ``first``: up to SLICE messages and SLICE deliveries.
 
     A message with more deliveries than that is a range by itself.
@@ -179,4 +179,4 @@ def next_key_range(scope: Scope, first: int) -> KeyRange:
         # The last message may have more deliveries than were read.
         whole = last_owner if first_owner == last_owner else last_owner - 1
         last = min(last, whole)
-    return KeyRange(first, last)
+    return MessageRange(first, last)

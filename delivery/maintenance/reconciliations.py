@@ -12,7 +12,7 @@ from channels_app.models import Channel, Consumer
 from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.conf import conf
 from delivery.core.lifecycle import DeliveryState
-from delivery.core.reconciliation import Check, Finding, Place, Reconciliation
+from delivery.core.reconciliation import Check, Mismatch, MismatchPlace, Reconciliation
 from delivery.maintenance import checks, counters, overdue, reconciliation_scope
 from delivery.maintenance.reconciliation_scope import ConfigSnapshot, Scope, next_key_range
 from delivery.models import Counter, ReconciliationReport, RetentionMark
@@ -123,10 +123,10 @@ class Reconciler:
             self._late(stalled)
         yield 1.0
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Mismatch]:
         """Return the discrepancies in the order of the checks, with names for ids."""
         findings = [
-            Finding(check, place, *self._names(place), off.count, tuple(off.ids))
+            Mismatch(check, place, *self._names(place), off.count, tuple(off.ids))
             for (check, place), off in self.result.off.items()
         ]
         order = list(Check)
@@ -237,7 +237,7 @@ class Reconciler:
             if self.scope.has(consumer.id) and (channels is None or consumer.channel_id in channels)
         ]
 
-    def _names(self, place: Place) -> tuple[str, str]:
+    def _names(self, place: MismatchPlace) -> tuple[str, str]:
         consumer = self.config.consumers.get(place.consumer_id)
         return self.config.slug(place.channel_id), consumer.client_id if consumer else ""
 

@@ -32,7 +32,7 @@ from channels_app.database import clock, raw, transactions
 from channels_app.database.raw import dialect
 from channels_app.ingest import accept, limits, publishing, recurring
 from channels_app.ingest.accept import Accepted, Publication
-from channels_app.ingest.limits import Held
+from channels_app.ingest.limits import Reservation
 from channels_app.models import Message, Schedule, new_id, reseed_ids
 from channels_app.registry import schedules
 from channels_app.registry.cache import ChannelConfig, config_cache
@@ -333,7 +333,7 @@ def _store(plans: Sequence[_Round], producer_id: int | None) -> None:
     """
     channel = plans[0].channel
     assert channel is not None
-    taken: list[tuple[_Round, Publication, Held | None]] = []
+    taken: list[tuple[_Round, Publication, Reservation | None]] = []
     for plan in plans:
         assert plan.publication is not None
         try:

@@ -6,7 +6,7 @@ from channels_app.core import ids
 from channels_app.core.encryption import KEY_ID_ENDS, Keyring, Unreadable
 from channels_app.database import raw
 from channels_app.registry import data_encryption, reencryption
-from channels_app.registry.reencryption import Kind, Progress, Slice
+from channels_app.registry.reencryption import ReencryptedBatch, RowKind, Slice
 from delivery.models import Attempt
 
 _HEADS = (
@@ -15,9 +15,9 @@ _HEADS = (
 )
 
 
-def kind() -> Kind:
+def kind() -> RowKind:
     """Return the responses of consumers, for ``manage.py rotate_keys``."""
-    return Kind("response", Attempt.objects.count, partial(reencryption.batches, _answers))
+    return RowKind("response", Attempt.objects.count, partial(reencryption.batches, _answers))
 
 
 def _answers(after: int) -> Slice:
@@ -45,5 +45,5 @@ def _answers(after: int) -> Slice:
         to_store = answer._replace(error="" if row.error else answer.error)
         sealed = data_encryption.encrypt_response(row.delivery_id, row.number, to_store)
         reencrypted += Attempt.objects.filter(id=row.id).update(answer_excerpt=sealed)
-    progress = Progress(len(heads), reencrypted, tuple(unreadable))
+    progress = ReencryptedBatch(len(heads), reencrypted, tuple(unreadable))
     return heads[-1][0] if heads else None, progress

@@ -47,7 +47,7 @@ _PUTS: dict[str, _Put] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class EntryChange:
     """The change of one entry."""
 
     entry: Entry
@@ -64,7 +64,7 @@ class Change:
 class Applied:
     """The changes of a declaration, or the problems that prevented them."""
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[EntryChange] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -129,7 +129,9 @@ def _groups(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
             yield rest[start : start + BATCH_SIZE]
 
 
-def _register_all(entries: Sequence[Entry], principal: Principal) -> list[Change | BrokerError]:
+def _register_all(
+    entries: Sequence[Entry], principal: Principal
+) -> list[EntryChange | BrokerError]:
     """Return the change or error of each entry; consumers are written in bulk."""
     name = entries[0].table.name
     if name == "consumers":
@@ -137,7 +139,7 @@ def _register_all(entries: Sequence[Entry], principal: Principal) -> list[Change
     kind = _KINDS[name]
     put = _schedule_put(entries) if name == "schedules" else _PUTS[name]
     blank = kind.describe(kind.model())
-    results: list[Change | BrokerError] = []
+    results: list[EntryChange | BrokerError] = []
     for entry in entries:
         try:
             row = _find(kind.model, entry)
@@ -152,7 +154,7 @@ def _register_all(entries: Sequence[Entry], principal: Principal) -> list[Change
 
 def _register_consumers(
     entries: Sequence[Entry], principal: Principal
-) -> list[Change | BrokerError]:
+) -> list[EntryChange | BrokerError]:
     kind = _KINDS["consumers"]
     keys = [(entry.key[0], entry.key[1]) for entry in entries]
     rows = Consumer.objects.filter(
@@ -177,7 +179,7 @@ def _register_consumers(
     )
     adopted = _adopt_all(chosen, zip(keys, outcomes, strict=True), principal)
     blank = kind.describe(kind.model())
-    results: list[Change | BrokerError] = []
+    results: list[EntryChange | BrokerError] = []
     for key, entry, outcome in zip(keys, entries, outcomes, strict=True):
         secret = refused.get(key) or adopted.get(key)
         if isinstance(outcome, BrokerError):
@@ -213,7 +215,7 @@ def _change(
     registered: WriteResult[Any],
     before: Mapping[str, Any],
     adopted: WriteResult[Any] | None = None,
-) -> Change:
+) -> EntryChange:
     """Return the change of a registration; ``before`` are the defaults if it created the row."""
     kind = _KINDS[entry.table.name]
     changed, secret = registered.changed, next(iter(registered.secrets), "")
@@ -225,7 +227,7 @@ def _change(
         changed = True
         fields["secret"] = (HIDDEN, HIDDEN)
     mark = "+" if registered.created else "~" if changed else "="
-    return Change(entry, mark, fields, secret)
+    return EntryChange(entry, mark, fields, secret)
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -245,7 +247,7 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
         channel: str, name: str, values: Mapping[str, Any], *, principal: Principal
     ) -> WriteResult[Schedule]:
         order = schedules.Order(channel, name, principal)
-        return recurring.put(order, values, view=channels.get(channel))
+        return recurring.put(order, values, channel=channels.get(channel))
 
     return put
 
@@ -257,8 +259,10 @@ def _find(model: type[Model], entry: Entry) -> Model | None:
     return rows.first()
 
 
-def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused: set[str]) -> None:
-    if isinstance(outcome, Change):
+def _note(
+    entry: Entry, outcome: EntryChange | BrokerError, applied: Applied, refused: set[str]
+) -> None:
+    if isinstance(outcome, EntryChange):
         applied.changes.append(outcome)
         return
     if entry.table.name == "channels":

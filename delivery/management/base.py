@@ -80,7 +80,7 @@ class Command(BaseCommand):
         return parser
 
 
-class Progress:
+class ProgressBar:
     """A bar on a terminal. Elsewhere it prints nothing, to keep log files short."""
 
     def __init__(self, out: OutputWrapper, total: int, noun: str) -> None:

@@ -20,7 +20,7 @@ JSON_TEXTS = {"event_types": ("schema", "example")}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EntryTable:
     """One kind of entry."""
 
     name: str
@@ -33,18 +33,18 @@ class Table:
 
 
 TABLES = (
-    Table("teams", "team", ("slug",), TeamSerializer.settings()),
-    Table("channels", "channel", ("slug",), ChannelSerializer.settings()),
-    Table("event_types", "event type", ("channel", "name"), EventTypeSerializer.settings()),
-    Table("producers", "producer", ("slug",), ProducerSerializer.settings()),
-    Table(
+    EntryTable("teams", "team", ("slug",), TeamSerializer.settings()),
+    EntryTable("channels", "channel", ("slug",), ChannelSerializer.settings()),
+    EntryTable("event_types", "event type", ("channel", "name"), EventTypeSerializer.settings()),
+    EntryTable("producers", "producer", ("slug",), ProducerSerializer.settings()),
+    EntryTable(
         "consumers",
         "consumer",
         ("channel", "client_id"),
         ConsumerSerializer.settings(),
         ("secret", "secret_file"),
     ),
-    Table("schedules", "schedule", ("channel", "name"), ScheduleSerializer.settings()),
+    EntryTable("schedules", "schedule", ("channel", "name"), ScheduleSerializer.settings()),
 )
 """In the order of application: entries come after those that they refer to."""
 BY_NAME = {table.name: table for table in TABLES}
@@ -65,7 +65,7 @@ class Problem:
 class Entry:
     """An entry of the file; ``values`` are the arguments of the registering step."""
 
-    table: Table
+    table: EntryTable
     number: int
     """Number within its table, from 1."""
     key: tuple[str, ...]
@@ -132,7 +132,7 @@ def _instead(name: str, choices: Iterable[str]) -> str:
 
 def _read(
     declaration: Declaration,
-    table: Table,
+    table: EntryTable,
     number: int,
     row: dict[str, Any],
     folder: Path,
@@ -170,7 +170,7 @@ def _read(
         declaration.entries.append(Entry(table, number, key, values, secret))
 
 
-def _field_names(table: Table) -> tuple[str, ...]:
+def _field_names(table: EntryTable) -> tuple[str, ...]:
     return (*table.keys, *table.fields, *table.extras)
 
 

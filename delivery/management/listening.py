@@ -19,7 +19,7 @@ PAUSE_S = 1.0
 AWAY = {429, 502, 503, 504}
 
 
-class Refused(Exception):
+class KeyRefused(Exception):
     """The broker refuses this key; the message gives the reason."""
 
 
@@ -51,16 +51,16 @@ class Listener:
         return f"/channels/{self.channel}/consumers/{self.name}"
 
     def begin(self) -> None:
-        """Register a new consumer. Raises Refused."""
+        """Register a new consumer. Raises KeyRefused."""
         values = {"mode": "pull", "event_types": list(self.event_types)}
         values["description"] = "Somebody listens on their machine."
         answer = self._call("PUT", self._place, values, {"If-None-Match": "*"})
         if answer.status_code == 412:
-            raise Refused(f"{self.channel} has a consumer {self.name} already: choose another.")
+            raise KeyRefused(f"{self.channel} has a consumer {self.name} already: choose another.")
         _check(answer)
 
     def listen(self) -> None:
-        """Receive once and handle the messages. Raises Refused."""
+        """Receive once and handle the messages. Raises KeyRefused."""
         asked = {"wait_s": WAIT_S, "lease_s": LEASE_S, "max": 10, "worker_id": self.name}
         try:
             answer = self._call("POST", f"{self._place}/receive", asked)
@@ -76,7 +76,7 @@ class Listener:
             self._take(message)
 
     def end(self) -> None:
-        """Retire the consumer, so that no messages wait for it. Raises Refused."""
+        """Retire the consumer, so that no messages wait for it. Raises KeyRefused."""
         _check(self._call("DELETE", self._place))
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -140,4 +140,4 @@ def _check(answer: requests.Response) -> None:
         detail = str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):
         detail = f"{answer.url} answered {answer.status_code}; is that the broker?"
-    raise Refused(detail)
+    raise KeyRefused(detail)

@@ -20,7 +20,7 @@ from channels_app.ingest.accept import Publication
 from channels_app.models import Producer
 from channels_app.registry.cache import config_cache
 from delivery.core.outcome import parse_retry_after
-from delivery.management.base import Progress, counted, sized
+from delivery.management.base import ProgressBar, counted, sized
 
 BATCH_BYTES = 8 * 1024 * 1024
 """Maximum bytes of a request, unless a single message is larger; half of the broker's default
@@ -44,7 +44,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class InputLine:
     """One line: the item to send, or its error."""
 
     number: int
@@ -66,7 +66,7 @@ class Reader:
     unused: Counter[str] = field(default_factory=Counter)
     """Unknown fields with their number of occurrences."""
 
-    def read(self, lines: Iterable[bytes]) -> Iterator[Line]:
+    def read(self, lines: Iterable[bytes]) -> Iterator[InputLine]:
         """Yield every line that is not blank."""
         for number, text in enumerate(lines, start=1):
             if not text.strip():
@@ -74,38 +74,38 @@ class Reader:
             try:
                 line = self._line(number, text.strip())
             except RecursionError:
-                line = Line(number, fault="This JSON is nested too deeply.")
+                line = InputLine(number, fault="This JSON is nested too deeply.")
             yield line
 
-    def _line(self, number: int, text: bytes) -> Line:
+    def _line(self, number: int, text: bytes) -> InputLine:
         try:
             given = json.loads(text, parse_constant=_refuse)
         except ValueError as error:
-            return Line(number, fault=f"This is not JSON: {error}.")
+            return InputLine(number, fault=f"This is not JSON: {error}.")
         if not isinstance(given, dict):
-            return Line(number, fault="Each line must be a JSON object.")
+            return InputLine(number, fault="Each line must be a JSON object.")
         item = {name: given[name] for name in FIELDS if given.get(name) is not None}
         if "event" in given:
             if "event_type" in item:
-                return Line(number, fault="Give either event or event_type, not both.")
+                return InputLine(number, fault="Give either event or event_type, not both.")
             item["event_type"] = given["event"]
         self.unused.update(given.keys() - {*FIELDS, "event"})
         if "body" not in item and "body_base64" not in item:
-            return Line(number, fault="There is no body.")
+            return InputLine(number, fault="There is no body.")
         if not isinstance(item.get("body", ""), str):
             # A JSON value in the line, as opposed to text.
             item["body"] = json.dumps(item["body"], ensure_ascii=False, separators=(",", ":"))
         item.setdefault("content_type", self.content_type)
         if self.idempotent and "idempotency_key" not in item:
             item["idempotency_key"] = hashlib.sha256(b"%d:%b" % (number, text)).hexdigest()
-        return Line(number, item, len(json.dumps(item)))
+        return InputLine(number, item, len(json.dumps(item)))
 
 
 def batches(
-    lines: Iterable[Line], *, items: int = MAX_BATCH_ITEMS, size: int = BATCH_BYTES
-) -> Iterator[list[Line]]:
+    lines: Iterable[InputLine], *, items: int = MAX_BATCH_ITEMS, size: int = BATCH_BYTES
+) -> Iterator[list[InputLine]]:
     """Yield batches of at most ``items`` messages and about ``size`` bytes."""
-    batch: list[Line] = []
+    batch: list[InputLine] = []
     weight = 0
     for line in lines:
         if batch and (len(batch) == items or weight + line.size > size):
@@ -117,7 +117,7 @@ def batches(
         yield batch
 
 
-class Refused(Exception):
+class PublishRefused(Exception):
     """The batch was not stored, and no later one will be; the message gives the reason."""
 
 
@@ -143,7 +143,7 @@ class Outlet(Protocol):
     """Publishes batches."""
 
     def publish(self, items: Sequence[Item]) -> list[Result]:
-        """Return results in the order of ``items``. Raises Refused, TooLarge and InDoubt."""
+        """Return results in the order of ``items``. Raises PublishRefused, TooLarge and InDoubt."""
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class Api:
                 pause_s = max(pause_s, _retry_after(answer))
                 reason = _detail(answer)
             if time.monotonic() + pause_s > end:
-                raise Refused(reason)
+                raise PublishRefused(reason)
             if pause_s == FIRST_PAUSE_S:
                 self.on_pause(reason)
             time.sleep(pause_s)
@@ -202,7 +202,7 @@ class Api:
 
     def _results(self, answer: requests.Response) -> list[Result]:
         if answer.status_code != 207:
-            raise Refused(_detail(answer))
+            raise PublishRefused(_detail(answer))
         return [
             Result(
                 stored=item["status"] < 300,
@@ -224,7 +224,7 @@ class Direct:
         """Check each item as the batch endpoint does, and store the valid ones."""
         channel = config_cache.channel(self.channel)
         if channel is None:
-            raise Refused(f"There is no channel {self.channel}.")
+            raise PublishRefused(f"There is no channel {self.channel}.")
         now = clock.now()
         read: list[Publication | Result] = []
         for item in items:
@@ -238,9 +238,9 @@ class Direct:
         try:
             accepted = iter(sequencing.accept_in_sequence(channel, owner, wanted, "command"))
         except (OverQuota, StorageFull) as refused:
-            raise Refused(refused.detail) from None
+            raise PublishRefused(refused.detail) from None
         except DatabaseError as error:
-            raise Refused(f"The database did not store this batch: {error}.") from None
+            raise PublishRefused(f"The database did not store this batch: {error}.") from None
         return [
             result if isinstance(result, Result) else _stored(next(accepted)) for result in read
         ]
@@ -249,7 +249,7 @@ class Direct:
 class Run:
     """Publishes all batches once. Without an outlet it only checks whether they can be parsed."""
 
-    def __init__(self, outlet: Outlet | None, progress: Progress) -> None:
+    def __init__(self, outlet: Outlet | None, progress: ProgressBar) -> None:
         self.done = 0
         """Lines that are processed."""
         self.refused = 0
@@ -261,7 +261,7 @@ class Run:
         self._stored = self._duplicates = self._bytes = 0
         self._started = time.monotonic()
 
-    def go(self, work: Iterable[list[Line]]) -> None:
+    def go(self, work: Iterable[list[InputLine]]) -> None:
         """Publish batch after batch, until all are done or a failure is permanent."""
         for batch in work:
             self._publish([line for line in batch if not line.fault])
@@ -287,7 +287,7 @@ class Run:
             parts.append(f"{self.refused:,} refused")
         return ", ".join(parts) + "."
 
-    def _publish(self, lines: list[Line]) -> None:
+    def _publish(self, lines: list[InputLine]) -> None:
         """Publish a batch, split if it is too large. Sets ``broken``."""
         try:
             results = self._send(lines)
@@ -299,7 +299,7 @@ class Run:
             for part in (lines[:half], lines[half:]):
                 if not self.broken:
                     self._publish(part)
-        except Refused as error:
+        except PublishRefused as error:
             self.broken = str(error)
         except InDoubt as error:
             self.broken = (
@@ -311,12 +311,12 @@ class Run:
             for line, result in zip(lines, results, strict=True):
                 self._note(line, result)
 
-    def _send(self, lines: list[Line]) -> list[Result]:
+    def _send(self, lines: list[InputLine]) -> list[Result]:
         if self._outlet is None or not lines:
             return [Result(stored=True)] * len(lines)
         return self._outlet.publish([line.item for line in lines])
 
-    def _note(self, line: Line, result: Result) -> None:
+    def _note(self, line: InputLine, result: Result) -> None:
         if not result.stored:
             self._refuse(line, result.detail)
             return
@@ -325,7 +325,7 @@ class Run:
         self._duplicates += result.duplicate
         self._bytes += line.size
 
-    def _refuse(self, line: Line, reason: str) -> None:
+    def _refuse(self, line: InputLine, reason: str) -> None:
         self.done += 1
         self.refused += 1
         if len(self.shown) < SHOWN:

@@ -59,7 +59,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Consumer:
+class ReceiverState:
     """State that all connections share."""
 
     secrets: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(self, address: tuple[str, int], consumer: Consumer) -> None:
+    def __init__(self, address: tuple[str, int], consumer: ReceiverState) -> None:
         self.consumer = consumer
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)

@@ -10,10 +10,10 @@ from django.db.models import F
 from channels_app.models.base import ExactCharField
 from channels_app.models.consumer import Consumer
 from channels_app.models.team import Team
-from delivery.core.health_status import Kind, State
+from delivery.core.health_status import NotificationKind, State
 
 STATES = [(state.value, state.value) for state in State]
-KINDS = [(kind.value, kind.value.replace("_", " ")) for kind in Kind]
+KINDS = [(kind.value, kind.value.replace("_", " ")) for kind in NotificationKind]
 
 
 class HealthStatus(models.Model):
@@ -102,7 +102,9 @@ class Notification(models.Model):
         return f"{self.limit or self.consumer_id}: {self.kind}"
 
     @classmethod
-    def note(cls, consumer: Consumer, news: Sequence[tuple[Kind, str]], at: datetime) -> int:
+    def note(
+        cls, consumer: Consumer, news: Sequence[tuple[NotificationKind, str]], at: datetime
+    ) -> int:
         """Create a notification for each kind and its text; return how many."""
         rows = cls._default_manager.bulk_create(
             cls(

@@ -18,7 +18,7 @@ from channels_app.models import Consumer
 from channels_app.registry.cache import config_cache
 from delivery.conf import conf
 from delivery.core import health_status
-from delivery.core.health_status import Kind, State
+from delivery.core.health_status import NotificationKind, State
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery, HealthStatus, Notification, OrderingKey
@@ -158,9 +158,12 @@ def _update(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
         "hot_waiting": worst.waiting if worst else 0,
         "hot_since": status.hot_since,
     }
-    news: list[tuple[Kind, str]] = []
+    news: list[tuple[NotificationKind, str]] = []
     if worst and status.hot_since is None:
-        news, values["hot_since"] = [(Kind.HOT_KEY, _sentence(worst, len(keys) - 1))], now
+        news, values["hot_since"] = (
+            [(NotificationKind.HOT_KEY, _sentence(worst, len(keys) - 1))],
+            now,
+        )
     elif not worst and status.hot_since and now - status.hot_since >= health_status.HOT_QUIET:
         values["hot_since"] = None
     if all(getattr(status, name) == value for name, value in values.items()):

@@ -97,7 +97,7 @@ class ClosingEntry(NamedTuple):
     is_dead: bool = False
 
 
-class Accepted(Protocol):
+class FannedOutMessage(Protocol):
     """A message that is being fanned out."""
 
     @property
@@ -112,7 +112,7 @@ class Accepted(Protocol):
     def accepted_at(self) -> str: ...
 
 
-M = TypeVar("M", bound=Accepted)
+M = TypeVar("M", bound=FannedOutMessage)
 
 
 def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
@@ -202,7 +202,7 @@ def in_turn(messages: list[M], seen_ids: Sequence[int]) -> list[M]:
     ]
 
 
-def new_deliveries(rows: Iterable[tuple[int, Accepted, int]]) -> Entered:
+def new_deliveries(rows: Iterable[tuple[int, FannedOutMessage, int]]) -> Entered:
     """Append new deliveries (id, message, consumer id) to their keys."""
     ordered = config_cache.ordered()
     if not ordered:

@@ -12,7 +12,7 @@ from channels_app.database import raw
 from channels_app.database.raw import by_index, dialect
 from delivery.core import timing
 from delivery.core.outcome import Outcome
-from delivery.core.timing import Bar, DeliveryFate
+from delivery.core.timing import DeliveryBar, DeliveryFate
 from delivery.models import Attempt, Counter, Delivery
 
 SPANS = {"24h": (24, timedelta(hours=1)), "7d": (28, timedelta(hours=6))}
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     attempt_count: int
 
 
-class Part(NamedTuple):
+class DeliveryRange(NamedTuple):
     """A consumer's deliveries in some states, within a range of keys."""
 
     consumer_id: int
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 class Column:
     """A bar on the canvas."""
 
-    bar: Bar
+    bar: DeliveryBar
     x: float
     width: float
     parts: list[tuple[str, float, float]]
@@ -54,7 +54,7 @@ class Column:
     p95: int | None
 
 
-def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
+def bars(consumer_id: int, span: str, now: datetime) -> list[DeliveryBar]:
     """Return bars oldest first; the last one contains ``now``."""
     count, width = SPANS[span]
     states = _present(Counter.read([consumer_id])[consumer_id])
@@ -62,7 +62,8 @@ def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
     end = datetime.fromtimestamp((now.timestamp() // seconds + 1) * seconds, now.tzinfo)
     spans = [(end - place * width, end - (place - 1) * width) for place in range(count, 0, -1)]
     parts = [
-        Part(consumer_id, states, ids.id_at(begin), ids.id_at(until) - 1) for begin, until in spans
+        DeliveryRange(consumer_id, states, ids.id_at(begin), ids.id_at(until) - 1)
+        for begin, until in spans
     ]
     newest = _newest(parts, SAMPLE + 1)
     answers = _answers(row.id for rows in newest for row in rows if row.state == "delivered")
@@ -72,7 +73,7 @@ def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
     ]
 
 
-def columns(bars: Sequence[Bar]) -> list[Column]:
+def columns(bars: Sequence[DeliveryBar]) -> list[Column]:
     """Place bars on a canvas of WIDTH by HEIGHT; each part is a share of its bar's deliveries."""
     step = WIDTH / len(bars)
     top = max((bar.total for bar in bars), default=0) or 1
@@ -103,7 +104,7 @@ def columns(bars: Sequence[Bar]) -> list[Column]:
 
 def strips(counts: Mapping[int, Mapping[str, int]]) -> dict[int, list[dict[str, Any]]]:
     """Return ticks for each consumer's last deliveries, oldest first, given its counters."""
-    parts = [Part(consumer_id, _present(own)) for consumer_id, own in counts.items()]
+    parts = [DeliveryRange(consumer_id, _present(own)) for consumer_id, own in counts.items()]
     newest = _newest(parts, STRIP)
     return {part.consumer_id: _ticks(rows) for part, rows in zip(parts, newest, strict=True)}
 
@@ -126,7 +127,7 @@ def _present(counts: Mapping[str, int]) -> list[str]:
     return [state for state in STATES if counts[state]]
 
 
-def _newest(parts: Sequence[Part], most: int) -> list[list[Row]]:
+def _newest(parts: Sequence[DeliveryRange], most: int) -> list[list[Row]]:
     """Return the newest rows of each part, descending, in one query.
 
     The query has a short index range per state.

@@ -260,7 +260,7 @@ class RegisterForm(WebhookForm):
         return name
 
 
-class RotateForm(forms.Form):
+class SecretRotationForm(forms.Form):
     """A new secret."""
 
     overlap_s = forms.TypedChoiceField(

@@ -40,7 +40,7 @@ SHARED_SOURCE = "A message died in a channel that has several consumers: replay 
 UNREADABLE = "A message cannot be read."
 
 
-class Waiting(NamedTuple):
+class QueueCounts(NamedTuple):
     """Numbers of messages in a queue."""
 
     ready: int
@@ -56,7 +56,7 @@ class Waiting(NamedTuple):
         return self.ready + self.delayed
 
 
-def count(consumer_id: int, channel_id: int, now: datetime, most: int = MAX_COUNTED) -> Waiting:
+def count(consumer_id: int, channel_id: int, now: datetime, most: int = MAX_COUNTED) -> QueueCounts:
     """Count a pull consumer's messages, and those of its channel that are not fanned out.
 
     The cost depends neither on the ready messages nor on the history: it counts up to ``most``
@@ -145,7 +145,7 @@ def run() -> int:
     return moved
 
 
-def _count(consumer_id: int, channel_id: int, now: datetime, most: int) -> Waiting:
+def _count(consumer_id: int, channel_id: int, now: datetime, most: int) -> QueueCounts:
     counts = Counter.read([consumer_id])[consumer_id]
     later = by_index(Delivery.objects.all(), "delivery_claim").filter(
         consumer_id=consumer_id,
@@ -156,7 +156,7 @@ def _count(consumer_id: int, channel_id: int, now: datetime, most: int) -> Waiti
     )
     delayed = len(later.values_list("id", flat=True)[:most])
     soon, later_ones = _accepted(channel_id, now, most)
-    return Waiting(
+    return QueueCounts(
         max(0, counts[DeliveryState.QUEUED.value] - delayed) + soon,
         counts[DeliveryState.IN_FLIGHT.value],
         delayed + later_ones,

@@ -59,7 +59,7 @@ _turns = itertools.count(1)
 _noted: dict[int, float] = {}
 
 
-class Share(NamedTuple):
+class ClaimShare(NamedTuple):
     """The part of a claim that one worker gets."""
 
     rows: list[ClaimedDelivery]
@@ -71,15 +71,17 @@ class Share(NamedTuple):
     """Whether more deliveries may be due."""
 
 
-NOTHING = Share([], {}, has_expired=False)
+NOTHING = ClaimShare([], {}, has_expired=False)
 
 
-def take(claim_request: ClaimRequest) -> Share:
+def take(claim_request: ClaimRequest) -> ClaimShare:
     """Claim due deliveries; threads that claim at the same time share a transaction."""
     return _group_commit.run(claim_request, claim_request.limit)
 
 
-def take_chosen(chosen: list[int], claim_request: ClaimRequest, *, reclaim: bool = False) -> Share:
+def take_chosen(
+    chosen: list[int], claim_request: ClaimRequest, *, reclaim: bool = False
+) -> ClaimShare:
     """Claim the chosen rows; ``reclaim`` includes rows that the worker already holds."""
     taken = claim.claim_chosen(
         chosen, claim_request, now=clock.now(), slot=os.getpid(), reclaim=reclaim
@@ -89,14 +91,14 @@ def take_chosen(chosen: list[int], claim_request: ClaimRequest, *, reclaim: bool
 
 def share(
     rows: list[ClaimedDelivery], payload_rows: Sequence[tuple[Any, ...]], *, is_more: bool
-) -> Share:
+) -> ClaimShare:
     """Return the share for claimed rows; ``payload_rows`` are their payload rows."""
     ids, cache = [row.message_id for row in rows], PayloadCache()
     cache.add(payload_rows, dict.fromkeys(ids, 1))
-    return Share(rows, cache.load(ids) if rows else {}, has_expired=False, is_more=is_more)
+    return ClaimShare(rows, cache.load(ids) if rows else {}, has_expired=False, is_more=is_more)
 
 
-def _take(claim_requests: Sequence[ClaimRequest]) -> Sequence[Share]:
+def _take(claim_requests: Sequence[ClaimRequest]) -> Sequence[ClaimShare]:
     taken = claim.claim(claim_requests, now=clock.now(), slot=os.getpid())
     return _shares(claim.shared(taken.rows, claim_requests), taken, claim_requests)
 
@@ -200,11 +202,11 @@ def take_back(consumer_id: int, worker: str, messages: Sequence[ReceivedMessage]
 
 def _shares(
     shares: list[list[ClaimedDelivery]], taken: claim.Claim, claim_requests: Sequence[ClaimRequest]
-) -> list[Share]:
+) -> list[ClaimShare]:
     metrics.SWEEP_ROWS.labels("lease").inc(taken.rescued_count)
     payloads = PayloadCache().load([row.message_id for row in taken.rows]) if taken.rows else {}
     return [
-        Share(
+        ClaimShare(
             rows,
             payloads,
             has_expired=taken.expired_count > 0,
@@ -249,7 +251,7 @@ def _receive(
 
 def _new(
     consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int, wakeup: Wakeup
-) -> Share:
+) -> ClaimShare:
     """Fan out and claim new messages in one transaction; notify other receivers of the rest."""
     claimer = DirectClaim(
         owner,
@@ -271,7 +273,7 @@ def _new(
     return share(result.claimed, result.payload_rows, is_more=any(at <= claimer.now for at in due))
 
 
-def _resumed(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
+def _resumed(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> ClaimShare:
     """Claim first what the worker holds, which voids the leases of its crashed process."""
     held_ids = lease_rows.held(consumer.id, owner, receive_request.most, clock.now())
     claim_request = ClaimRequest(consumer.id, receive_request.most, receive_request.lease_ms, owner)
@@ -284,7 +286,7 @@ def _resumed(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: i
     return more._replace(rows=held.rows + more.rows, payloads=held.payloads | more.payloads)
 
 
-def _claimed(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
+def _claimed(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> ClaimShare:
     """Claim due deliveries; if these are too few, fan out accepted messages and claim again.
 
     A receiver that asks after the response to a publish therefore finds the message.
@@ -302,7 +304,7 @@ def _claimed(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: i
     return more._replace(rows=share.rows + more.rows, payloads=share.payloads | more.payloads)
 
 
-def _due(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
+def _due(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> ClaimShare:
     for _ in range(EMPTY_TRIES):
         claim_request = ClaimRequest(
             consumer.id,
@@ -322,7 +324,7 @@ def _due(consumer: ConsumerConfig, receive_request: ReceiveRequest, owner: int) 
     return share
 
 
-def _own(claim_request: ClaimRequest, receive_request: ReceiveRequest, owner: int) -> Share:
+def _own(claim_request: ClaimRequest, receive_request: ReceiveRequest, owner: int) -> ClaimShare:
     """Claim deliveries without a key or with the worker's keys; makes it a member."""
     workers = sticky_keys.join(
         owner, claim_request.consumer_id, receive_request.worker, receive_request.lease_ms
@@ -348,7 +350,7 @@ def _note(owner: int, consumer_id: int, worker: str) -> None:
     lease_rows.note_worker(owner, consumer_id, worker, clock.now())
 
 
-def _contents(share: Share) -> dict[int, Payload]:
+def _contents(share: ClaimShare) -> dict[int, Payload]:
     """Return the payload of each message, with large bodies while there is room."""
     contents = {
         row.message_id: share.payloads.get(row.message_id, payloads.MISSING) for row in share.rows

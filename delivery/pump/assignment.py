@@ -19,9 +19,9 @@ from delivery.core.breaker import Circuit
 from delivery.core.health_status import DISABLE_FAILURES
 from delivery.core.lifecycle import ClaimedDelivery
 from delivery.core.outcome import Outcome
-from delivery.core.recipients import LEVELS, KeyHolder, Share
+from delivery.core.recipients import LEVELS, ConsumerShare, KeyHolder
 from delivery.health import consumer_health
-from delivery.health.consumer_health import Finding
+from delivery.health.consumer_health import HealthFinding
 from delivery.processes import registration
 from delivery.pump import confirmation
 from delivery.pump.consumer_queue import LEAD, QUEUE_STATUSES, ConsumerQueue, QueueStatus
@@ -448,7 +448,7 @@ class Assignment:
             return
         consumer_health.save(
             (
-                Finding(key, queue.circuit, answer.outcome.value, answer.outcome.is_success)
+                HealthFinding(key, queue.circuit, answer.outcome.value, answer.outcome.is_success)
                 for key, (queue, answer) in chosen.items()
             ),
             now,
@@ -474,7 +474,7 @@ class Assignment:
                     queue.consumer.id, reason=reason, now=now, active_since=failing_before
                 )
 
-    def _adopt(self, consumer: ConsumerConfig, share: Share, circuit: Circuit) -> None:
+    def _adopt(self, consumer: ConsumerConfig, share: ConsumerShare, circuit: Circuit) -> None:
         queue = self.queues.get(consumer.id)
         if queue is None:
             arrival = _arrival(consumer)
@@ -496,7 +496,7 @@ class Assignment:
 
 def _shares(
     consumers: Iterable[ConsumerConfig], members: set[int], generation: int
-) -> dict[int, Share]:
+) -> dict[int, ConsumerShare]:
     """Return this pump's share of each push consumer that it serves."""
     shares = {}
     for consumer in consumers:
@@ -504,11 +504,11 @@ def _shares(
             continue
         owners = recipients.owners(consumer.id, members, consumer.pump_count)
         if generation in owners:
-            shares[consumer.id] = Share(owners.index(generation), owners)
+            shares[consumer.id] = ConsumerShare(owners.index(generation), owners)
     return shares
 
 
-def _part(consumer: ConsumerConfig, share: Share) -> ConsumerConfig:
+def _part(consumer: ConsumerConfig, share: ConsumerShare) -> ConsumerConfig:
     """Return the consumer with this pump's share of its limits."""
     if share.is_all:
         return consumer

@@ -248,7 +248,7 @@ def admits(status: QueueStatus, in_flight: int, free: int) -> int:
     return fair
 
 
-class Share(NamedTuple):
+class PumpShare(NamedTuple):
     """How many deliveries of a consumer may be claimed at once."""
 
     queue: ConsumerQueue
@@ -257,7 +257,7 @@ class Share(NamedTuple):
     """Whether the consumer could take more than this limit."""
 
 
-def shares(picks: Sequence[Pick], free: int, most: int, waiting_count: int = 0) -> list[Share]:
+def shares(picks: Sequence[Pick], free: int, most: int, waiting_count: int = 0) -> list[PumpShare]:
     """Divide ``free`` requests among ``picks``, most urgent first.
 
     ``waiting_count`` is the number of further consumers that wait. Consumers of one priority share
@@ -272,7 +272,7 @@ def shares(picks: Sequence[Pick], free: int, most: int, waiting_count: int = 0) 
         limit = min(room, max(1, most // (by_level[level] + waiting_count)))
         if limit > 0:
             free -= limit
-            shared.append(Share(queue, limit, may_take_more=limit < room))
+            shared.append(PumpShare(queue, limit, may_take_more=limit < room))
     return shared
 
 

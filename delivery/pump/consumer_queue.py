@@ -10,7 +10,7 @@ from channels_app.registry.cache import ConsumerConfig
 from delivery.conf import conf
 from delivery.core import breaker
 from delivery.core.breaker import Circuit
-from delivery.core.recipients import ALONE, LEVELS, Share
+from delivery.core.recipients import ALONE, LEVELS, ConsumerShare
 
 LEAD, AHEAD = timedelta(milliseconds=15), timedelta(milliseconds=30)
 """A delivery is claimed and its body read LEAD before it is due, so that at the due time it only
@@ -51,7 +51,7 @@ class ConsumerQueue:
     consumer: ConsumerConfig
     """The configuration, with this pump's share of the limits if several pumps serve it."""
     circuit: Circuit
-    share: Share = ALONE
+    share: ConsumerShare = ALONE
     in_flight: int = 0
     elsewhere: int = 0
     """Requests in flight in other pumps beyond their shares: of a former pump, or of one whose

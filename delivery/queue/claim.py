@@ -29,7 +29,7 @@ from delivery.core.lifecycle import (
 )
 from delivery.core.ordering import BEHIND, key_number
 from delivery.core.outcome import Outcome
-from delivery.core.recipients import ALONE, LEVELS, Row, Share, by_age, share_out
+from delivery.core.recipients import ALONE, LEVELS, ConsumerShare, Row, by_age, share_out
 from delivery.models import Attempt, Delivery
 from delivery.ordering import key_queue
 from delivery.transitions import Move
@@ -74,7 +74,7 @@ class ClaimRequest:
     """Priorities to read, where the caller knows which levels have due rows."""
     may_take_more: bool = False
     """Whether ``limit`` is only a share and the consumer could take more."""
-    share: Share = ALONE
+    share: ConsumerShare = ALONE
     """Which rows this owner claims first, where several pumps serve the consumer. This is a
     preference and not a lock: with nothing better due, a pump also claims the other pumps' rows and
     so helps a slow one."""

@@ -23,7 +23,7 @@ from delivery.core.recipients import Recipients
 from delivery.models import ConsumerHealth, Counter, PullWorker
 from delivery.ordering import key_queue
 from delivery.queue import waiting_messages
-from delivery.queue.waiting_messages import Accepted, MessageScan, SelectPayloads
+from delivery.queue.waiting_messages import MessageScan, SelectPayloads, WaitingMessage
 
 Choose: TypeAlias = Callable[[Mapping[int, Collection[int]]], Collection[int]]
 """Gets the consumers of each message, and returns the messages that go first."""
@@ -62,7 +62,7 @@ class _NewDelivery(NamedTuple):
     """A delivery to be created."""
 
     id: int
-    message: Accepted
+    message: WaitingMessage
     consumer_id: int
 
 
@@ -230,7 +230,7 @@ def _fan_out_free(ids: list[int], slot: int) -> FanoutResult:
     return _fan_out(_free(locked), slot, None)
 
 
-def _free(locked: list[Accepted]) -> list[Accepted]:
+def _free(locked: list[WaitingMessage]) -> list[WaitingMessage]:
     """Return messages that may overtake others; those of an ordering key keep their order."""
     channels = {consumer.channel_id for consumer in config_cache.ordered().values()}
     return [
@@ -295,7 +295,7 @@ def _fan_out_chosen(
 
 
 def _choose(
-    messages: list[Accepted],
+    messages: list[WaitingMessage],
     choose: Choose,
 ) -> Collection[int]:
     channels = config_cache.channels_by_id()
@@ -308,7 +308,7 @@ def _choose(
     return choose(consumer_ids)
 
 
-def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> FanoutResult:
+def _fan_out(locked: list[WaitingMessage], slot: int, claimer: DirectClaim | None) -> FanoutResult:
     """Create the deliveries of locked messages."""
     messages, rows = _deliveries(locked)
     if not messages:
@@ -347,7 +347,7 @@ def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
     return result
 
 
-def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_NewDelivery]]:
+def _deliveries(messages: list[WaitingMessage]) -> tuple[list[WaitingMessage], list[_NewDelivery]]:
     """Return the messages that fit into one transaction, and their deliveries."""
     recipients = Recipients(config_cache.channels_by_id(), Counter.unfinished, _away)
     rows: list[_NewDelivery] = []
@@ -401,7 +401,7 @@ def _numbers(row: _NewDelivery) -> tuple[int, ...]:
     return row.id, message.id, row.consumer_id, message.channel_id, message.priority
 
 
-def _values(message: Accepted, due_at: str) -> tuple[str | None, ...]:
+def _values(message: WaitingMessage, due_at: str) -> tuple[str | None, ...]:
     kind = message.event_type, message.ordering_key
     return due_at, message.expires_at, *kind, message.accepted_at
 
@@ -453,7 +453,7 @@ def _claimed(
 
 
 def _mark_dispatched(
-    messages: Sequence[Accepted], rows: Iterable[_NewDelivery]
+    messages: Sequence[WaitingMessage], rows: Iterable[_NewDelivery]
 ) -> Iterator[raw.Statement]:
     fan_out = Tally(row.message.id for row in rows)
     by_count: dict[int, list[int]] = {}

@@ -25,7 +25,7 @@ TABLE = Message._meta.db_table
 BY_INDEX = dialect.hint("message_timeline")
 
 
-class Place(NamedTuple):
+class TimelinePosition(NamedTuple):
     """A position on the timeline; many messages may have the same time."""
 
     due_at: datetime
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TimelineLoad:
     """Numbers of messages due in each time span."""
 
     begins: datetime
@@ -45,17 +45,23 @@ class Load:
 
 
 def ahead(
-    channel_ids: Sequence[int], begin: datetime, end: datetime, most: int, after: Place | None
-) -> list[Place]:
+    channel_ids: Sequence[int],
+    begin: datetime,
+    end: datetime,
+    most: int,
+    after: TimelinePosition | None,
+) -> list[TimelinePosition]:
     """Return the next ``most`` positions from ``begin``, or after ``after``, to before ``end``."""
-    places: list[list[Place]] = []
+    places: list[list[TimelinePosition]] = []
     for group in _groups(channel_ids):
         rows = raw.read(*ahead_sql(group, begin, end, most, after))
-        places.append(sorted(Place(raw.instant(due_at), key) for key, due_at in rows))
+        places.append(sorted(TimelinePosition(raw.instant(due_at), key) for key, due_at in rows))
     return list(islice(heapq.merge(*places), most))
 
 
-def load(channel_ids: Sequence[int], begin: datetime, end: datetime, width: timedelta) -> Load:
+def load(
+    channel_ids: Sequence[int], begin: datetime, end: datetime, width: timedelta
+) -> TimelineLoad:
     """Count by spans of ``width``, in whole seconds, beginning with the one around ``begin``."""
     counts: Tally[int] = Tally()
     complete = True
@@ -75,7 +81,7 @@ def count(
     width: timedelta,
     *,
     complete: bool,
-) -> Load:
+) -> TimelineLoad:
     """Count given times in the same way."""
     counts = Tally(int(instant.timestamp()) // _seconds(width) for instant in instants)
     return _load(counts, begin, end, width, complete)
@@ -98,7 +104,11 @@ def upcoming(channel_ids: Sequence[int], now: datetime, spans: Sequence[timedelt
 
 
 def ahead_sql(
-    channel_ids: Sequence[int], begin: datetime, end: datetime, most: int, after: Place | None
+    channel_ids: Sequence[int],
+    begin: datetime,
+    end: datetime,
+    most: int,
+    after: TimelinePosition | None,
 ) -> tuple[str, list[Any]]:
     """Read one short range per channel, or two after a position: first the rest of its time."""
     terms: list[str] = []
@@ -128,11 +138,11 @@ def load_sql(
 
 def _load(
     counts: Mapping[int, int], begin: datetime, end: datetime, width: timedelta, complete: bool
-) -> Load:
+) -> TimelineLoad:
     width_s = _seconds(width)
     first = int(begin.timestamp()) // width_s
     last = -(-math.ceil(end.timestamp()) // width_s)
-    return Load(
+    return TimelineLoad(
         begins=datetime.fromtimestamp(first * width_s, UTC),
         width=width,
         counts=[counts.get(bucket, 0) for bucket in range(first, max(last, first + 1))],

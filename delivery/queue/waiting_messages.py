@@ -18,7 +18,7 @@ FEW = 8
 messages that another worker has locked costs more than a second round trip."""
 
 
-class Accepted(NamedTuple):
+class WaitingMessage(NamedTuple):
     """A message to fan out, with its times as the text that its deliveries store."""
 
     id: int
@@ -44,7 +44,7 @@ class ScanResult(NamedTuple):
     waiting: list[int]
     """Ids, as `MessageScan.first` returns them."""
     is_all: bool
-    locked: list[Accepted]
+    locked: list[WaitingMessage]
     """Those of the waiting messages that this transaction has locked."""
     payload_rows: list[tuple[Any, ...]]
 
@@ -162,7 +162,7 @@ def are_waiting(ids: Iterable[int]) -> bool:
 
 def lock(
     ids: Collection[int], select_payloads: SelectPayloads | None = None
-) -> tuple[list[Accepted], list[tuple[Any, ...]]]:
+) -> tuple[list[WaitingMessage], list[tuple[Any, ...]]]:
     """Lock and return the messages that still wait and that no other process has locked.
 
     Also returns the payloads if there are few messages. Then refreshes the configuration, so that
@@ -176,14 +176,14 @@ def lock(
     return _accepted(rows), payload_rows[0] if payload_rows else []
 
 
-def read(ids: Iterable[int]) -> list[Accepted]:
+def read(ids: Iterable[int]) -> list[WaitingMessage]:
     """Return those of these messages that still wait, without locking them."""
     return _accepted(raw.read(*_reading(ids)))
 
 
-def _accepted(rows: Iterable[tuple[object, ...]]) -> list[Accepted]:
+def _accepted(rows: Iterable[tuple[object, ...]]) -> list[WaitingMessage]:
     accepted = Message.State.ACCEPTED.value
-    return [Accepted._make(row) for state, *row in rows if state == accepted]
+    return [WaitingMessage._make(row) for state, *row in rows if state == accepted]
 
 
 def _locking(ids: Iterable[int]) -> raw.Statement:

@@ -39,7 +39,7 @@ HORIZON_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
+class ReadKeys:
     """The result of one read."""
 
     ids: list[int]
@@ -107,7 +107,7 @@ def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
 
 def deliveries(
     consumer_id: int, states: Sequence[str], wanted: Q, *, after: int, upper: int, limit: int
-) -> KeyRange:
+) -> ReadKeys:
     """Read up to ``limit`` deliveries of a consumer with keys in (after, upper].
 
     Merges one range of the index (consumer, state, id) per state: the index cannot serve a sort
@@ -122,7 +122,7 @@ def deliveries(
     return _cut(list(heapq.merge(*ranges)), end, upper, limit)
 
 
-def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) -> KeyRange:
+def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) -> ReadKeys:
     """Read up to ``limit`` messages of a channel with keys in (after, upper]."""
     rows = Message.objects.filter(channel_id=channel_id, id__gt=after, id__lte=upper)
     rows = by_index(rows, "message_channel")
@@ -228,7 +228,7 @@ class _Slice:
     slot: int
     count: int = 0
 
-    def next_key_range(self, consumer: Consumer) -> KeyRange:
+    def next_key_range(self, consumer: Consumer) -> ReadKeys:
         """Read one key range and queue its rows."""
         after = max(self.replay.cursor, self.wanted.first_id - 1, 0)
         upper, room = self.replay.upper_id, self.room - self.count
@@ -323,11 +323,11 @@ def _of(consumer_id: int) -> QuerySet[Delivery]:
     return by_index(Delivery.objects.filter(consumer_id=consumer_id), "delivery_list")
 
 
-def _cut(keys: list[int], end: int, upper: int, limit: int) -> KeyRange:
+def _cut(keys: list[int], end: int, upper: int, limit: int) -> ReadKeys:
     if len(keys) > limit:
         keys = keys[:limit]
-        return KeyRange(keys, keys[-1] if keys else 0, False)
-    return KeyRange(keys, end, end >= upper)
+        return ReadKeys(keys, keys[-1] if keys else 0, False)
+    return ReadKeys(keys, end, end >= upper)
 
 
 def _delivery(message: Message, consumer: Consumer, pace: Pace, place: int) -> Delivery:

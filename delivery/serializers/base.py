@@ -30,7 +30,7 @@ class RequestSerializer(StrictSerializer):
 
     def given(self, query: Mapping[str, str]) -> dict[str, str]:
         """Return its parameters in the query of a page, without empty ones."""
-        texts = ((name, query.get(name, "").strip()) for name in self._known)
+        texts = ((name, query.get(name, "").strip()) for name in self._accepted_fields)
         return {name: text for name, text in texts if text}
 
     def usable(self, query: Mapping[str, str]) -> tuple[dict[str, Any], list[FieldError]]:
@@ -71,7 +71,7 @@ class PublicId(Strict):
         return ids.to_public(self._prefix, value)
 
 
-class Address(Strict):
+class AddressField(Strict):
     """A URL of the API; ``path`` returns its path for a row."""
 
     value_schema = {"type": "string", "format": "uri"}

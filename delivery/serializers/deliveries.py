@@ -25,7 +25,7 @@ from delivery.core.lifecycle import SHOWN_STATES, Reason
 from delivery.core.outcome import Outcome
 from delivery.core.timing import PARTS, Roundtrip
 from delivery.models import Attempt, Delivery
-from delivery.serializers.base import Address, PublicId
+from delivery.serializers.base import AddressField, PublicId
 
 OUTCOMES = [outcome.value for outcome in Outcome]
 ERROR = "One sentence; empty on success, unless the response broke off after its headers."
@@ -78,7 +78,7 @@ class DeliverySerializer(ResponseSerializer):
     accepted_at = Instant(help_text="When the broker accepted the message.")
     expires_at = Instant(allow_null=True, help_text="It is not sent after this instant.")
     finished_at = Instant(allow_null=True)
-    url = Address(lambda row: f"deliveries/{row}", help_text="The delivery with its attempts.")
+    url = AddressField(lambda row: f"deliveries/{row}", help_text="The delivery with its attempts.")
 
     @classmethod
     def show_of(cls, row: Delivery, consumer: Consumer) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class RoundtripSerializer(ResponseSerializer):
     def get_fields(self) -> dict[str, Any]:
         """Add a field for each part."""
         parts = {
-            f"{name}_ms": _Part(source=name, help_text=f"{words}, in milliseconds.")
+            f"{name}_ms": _PartDuration(source=name, help_text=f"{words}, in milliseconds.")
             for name, words in PARTS
         }
         return super().get_fields() | parts
@@ -249,7 +249,7 @@ def _text_of(excerpt: bytes) -> str | None:
         return None
 
 
-class _Part(Thousandths):
+class _PartDuration(Thousandths):
     """The duration of one part of a round trip."""
 
     def get_attribute(self, instance: Roundtrip) -> float:

@@ -15,7 +15,7 @@ from channels_app.serializers.fields import (
     Text,
     Whole,
 )
-from delivery.serializers.base import Address
+from delivery.serializers.base import AddressField
 from delivery.serializers.deliveries import DeliverySerializer, message_id
 
 _MAYBE: Mapping[str, Any] = {"required": False, "sometimes": True}
@@ -38,8 +38,8 @@ class MessageSerializer(ResponseSerializer):
     expires_at = Instant(allow_null=True, help_text="It is not sent after this instant.")
     consumer_count = Whole(help_text="Consumers that it was fanned out to, or will be.")
     version = Whole(help_text="The version in its ETag.")
-    url = Address(lambda row: f"messages/{row}")
-    body_url = Address(
+    url = AddressField(lambda row: f"messages/{row}")
+    body_url = AddressField(
         lambda row: f"messages/{row}/body", help_text="Returns the exact bytes of the body."
     )
 

@@ -6,7 +6,7 @@ from channels_app.core import ids
 from channels_app.serializers.base import ResponseSerializer
 from channels_app.serializers.fields import Instant, Listed, OneOf, Text, Whole
 from delivery.models import OrderingKey
-from delivery.serializers.base import Address, PublicId
+from delivery.serializers.base import AddressField, PublicId
 from delivery.serializers.deliveries import Thousandths
 
 
@@ -39,7 +39,7 @@ class OrderingKeySerializer(ResponseSerializer):
     )
     paused_at = Instant(allow_null=True)
     blocked_at = Instant(allow_null=True)
-    url = Address(_path, help_text="The ordering key.")
+    url = AddressField(_path, help_text="The ordering key.")
 
     @classmethod
     def at_rate(cls, most_per_second: float | None) -> Self:

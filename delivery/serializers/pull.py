@@ -15,7 +15,7 @@ from channels_app.serializers.fields import (
     Whole,
 )
 from delivery.core.leases import MAX_TOKEN_LENGTH, MAX_WORKER_LENGTH
-from delivery.serializers.base import UNSET, Address, PublicId, RequestSerializer
+from delivery.serializers.base import UNSET, AddressField, PublicId, RequestSerializer
 from delivery.serializers.deliveries import message_id
 
 MAX_RECEIVED = 100
@@ -139,7 +139,7 @@ class ReceivedMessageSerializer(ResponseSerializer):
     body = Text(sometimes=True, help_text="The body, if it is UTF-8.")
     body_base64 = Text(schema={"contentEncoding": "base64"}, sometimes=True)
     body_url = Text(
-        schema=Address.value_schema,
+        schema=AddressField.value_schema,
         sometimes=True,
         help_text="URL of the body, if it is too large for this response.",
     )

@@ -13,7 +13,7 @@ from channels_app.serializers.fields import (
     Whole,
 )
 from delivery.models import Replay
-from delivery.serializers.base import Address, PublicId
+from delivery.serializers.base import AddressField, PublicId
 from delivery.serializers.deliveries import DeliverySerializer
 from delivery.serializers.messages import MessageSerializer
 
@@ -36,7 +36,7 @@ class ReplaySerializer(ResponseSerializer):
     requested_by = Text()
     created_at = Instant()
     finished_at = Instant(allow_null=True)
-    url = Address(lambda row: f"replays/{row}")
+    url = AddressField(lambda row: f"replays/{row}")
 
 
 class _PreviewSerializer(ResponseSerializer):

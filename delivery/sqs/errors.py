@@ -30,7 +30,7 @@ NAMES = {
 log = logging.getLogger(__name__)
 
 
-class Kind(NamedTuple):
+class ErrorKind(NamedTuple):
     """One kind of error."""
 
     shape: str
@@ -42,34 +42,36 @@ class Kind(NamedTuple):
 
 
 SHARED = {
-    "AccessDenied": Kind(FRAMEWORK + "AccessDeniedException", "AccessDenied", 403),
-    "IncompleteSignature": Kind(FRAMEWORK + "IncompleteSignatureException", "IncompleteSignature"),
-    "InternalFailure": Kind(FRAMEWORK + "InternalFailure", "InternalFailure", 500),
-    "InvalidAction": Kind(FRAMEWORK + "UnknownOperationException", "InvalidAction"),
-    "InvalidClientTokenId": Kind(
+    "AccessDenied": ErrorKind(FRAMEWORK + "AccessDeniedException", "AccessDenied", 403),
+    "IncompleteSignature": ErrorKind(
+        FRAMEWORK + "IncompleteSignatureException", "IncompleteSignature"
+    ),
+    "InternalFailure": ErrorKind(FRAMEWORK + "InternalFailure", "InternalFailure", 500),
+    "InvalidAction": ErrorKind(FRAMEWORK + "UnknownOperationException", "InvalidAction"),
+    "InvalidClientTokenId": ErrorKind(
         FRAMEWORK + "UnrecognizedClientException", "InvalidClientTokenId", 403
     ),
-    "MalformedInput": Kind(FRAMEWORK + "SerializationException", "MalformedInput"),
-    "MissingAuthenticationToken": Kind(
+    "MalformedInput": ErrorKind(FRAMEWORK + "SerializationException", "MalformedInput"),
+    "MissingAuthenticationToken": ErrorKind(
         FRAMEWORK + "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403
     ),
-    "RequestEntityTooLarge": Kind(
+    "RequestEntityTooLarge": ErrorKind(
         FRAMEWORK + "RequestEntityTooLargeException", "RequestEntityTooLarge", 413
     ),
-    "ServiceUnavailable": Kind(
+    "ServiceUnavailable": ErrorKind(
         FRAMEWORK + "ServiceUnavailableException", "ServiceUnavailable", 503
     ),
-    "SignatureDoesNotMatch": Kind(
+    "SignatureDoesNotMatch": ErrorKind(
         FRAMEWORK + "InvalidSignatureException", "SignatureDoesNotMatch", 403
     ),
 }
 
 
-def _own(name: str, code: str = "", status: int = 400) -> Kind:
-    return Kind(SERVICE + name, code or name, status)
+def _own(name: str, code: str = "", status: int = 400) -> ErrorKind:
+    return ErrorKind(SERVICE + name, code or name, status)
 
 
-def _prefixed(name: str, code: str = "") -> Kind:
+def _prefixed(name: str, code: str = "") -> ErrorKind:
     return _own(name, f"AWS.SimpleQueueService.{code or name}")
 
 
@@ -107,7 +109,7 @@ class SqsError(Exception):
         self.message = message
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ErrorKind:
         """Its names and status."""
         return KINDS.get(self.name) or SHARED[self.name]
 

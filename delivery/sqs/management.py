@@ -18,7 +18,7 @@ from delivery.core.lifecycle import DeliveryState
 from delivery.core.outcome import Outcome
 from delivery.models import Delivery, Queue
 from delivery.pull import backlog, leasing
-from delivery.pull.backlog import Waiting
+from delivery.pull.backlog import QueueCounts
 from delivery.queue import cancel
 from delivery.sqs import attributes, errors, queues
 from delivery.sqs.context import ANY_SCOPE, Context
@@ -184,7 +184,7 @@ def refuse_permission(context: Context, parameters: Parameters) -> Result:
     )
 
 
-def waiting(queue: QueueView) -> Waiting:
+def waiting(queue: QueueView) -> QueueCounts:
     """Return the number of the queue's messages."""
     return backlog.count(queue.consumer.id, queue.channel.id, clock.now())
 

@@ -49,7 +49,7 @@ class InvalidAddress(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class DatabaseAddress:
     """The address of a database."""
 
     dialect: "Dialect"
@@ -79,15 +79,15 @@ class Dialect(ABC):
     """Returns the time in UTC; empty for a database without a clock of its own."""
 
     @abstractmethod
-    def parse(self, parts: SplitResult) -> Address:
+    def parse(self, parts: SplitResult) -> DatabaseAddress:
         """Return the address."""
 
     @abstractmethod
-    def connect(self, address: Address) -> Any:
+    def connect(self, address: DatabaseAddress) -> Any:
         """Return a connection of the driver. Raises InvalidAddress."""
 
     @abstractmethod
-    def reader_url(self, address: Address) -> str:
+    def reader_url(self, address: DatabaseAddress) -> str:
         """Return the address in the form that connectorx reads."""
 
     def to_column(self, naive: datetime) -> Any:
@@ -108,11 +108,11 @@ class SQLite(Dialect):
     locked = ""
     hole = "?"
 
-    def parse(self, parts: SplitResult) -> Address:
+    def parse(self, parts: SplitResult) -> DatabaseAddress:
         """``sqlite:///path``."""
-        return Address(self, unquote(parts.path.removeprefix("/")) or ":memory:")
+        return DatabaseAddress(self, unquote(parts.path.removeprefix("/")) or ":memory:")
 
-    def connect(self, address: Address) -> Any:
+    def connect(self, address: DatabaseAddress) -> Any:
         """Only a file that exists: SQLite would create an empty database."""
         if not Path(address.name).exists():
             raise InvalidAddress(
@@ -123,7 +123,7 @@ class SQLite(Dialect):
         connection.execute("PRAGMA synchronous=FULL")
         return connection
 
-    def reader_url(self, address: Address) -> str:
+    def reader_url(self, address: DatabaseAddress) -> str:
         return f"sqlite://{quote(str(Path(address.name).absolute()))}"
 
     def to_column(self, naive: datetime) -> Any:
@@ -143,9 +143,9 @@ class MySQL(Dialect):
     whole_division = "DIV"
     clock_query = "SELECT UTC_TIMESTAMP(6)"
 
-    def parse(self, parts: SplitResult) -> Address:
+    def parse(self, parts: SplitResult) -> DatabaseAddress:
         """``mysql://user:password@host:port/name``."""
-        return Address(
+        return DatabaseAddress(
             self,
             unquote(parts.path.lstrip("/")),
             parts.hostname or "127.0.0.1",
@@ -155,7 +155,7 @@ class MySQL(Dialect):
             tuple(parse_qsl(parts.query)),
         )
 
-    def connect(self, address: Address) -> Any:
+    def connect(self, address: DatabaseAddress) -> Any:
         """As in the broker's own connections: no gap locks, and commits of others are visible."""
         if MySQLdb is None:
             raise InvalidAddress(
@@ -184,7 +184,7 @@ class MySQL(Dialect):
                 raise
         return connection
 
-    def reader_url(self, address: Address) -> str:
+    def reader_url(self, address: DatabaseAddress) -> str:
         login = quote(address.user, safe="")
         if address.password:
             login += f":{quote(address.password, safe='')}"
@@ -204,7 +204,7 @@ class MySQL(Dialect):
 DIALECTS = {scheme: dialect for dialect in (SQLite(), MySQL()) for scheme in dialect.schemes}
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> DatabaseAddress:
     """``sqlite:///path`` or ``mysql://user:password@host:port/name``. Raises InvalidAddress."""
     parts = urlsplit(url)
     if parts.scheme not in DIALECTS:

@@ -74,14 +74,16 @@ class ConsumerDirectory:
 
     def channels(self, spark: SparkSession) -> DataFrame:
         """Return a row for each channel with its active consumers; queues have none."""
-        active: dict[int, list[tuple[int, int, list[str]]]] = {it: [] for it in self.channel_ids}
+        active: dict[int, list[tuple[int, int, list[str]]]] = {
+            channel_id: [] for channel_id in self.channel_ids
+        }
         for consumer in self.consumers:
             gets_all = not (consumer.is_retired or consumer.is_in_queue)
             if gets_all and consumer.channel_id in active:
                 active[consumer.channel_id].append(
                     (consumer.id, consumer.since, consumer.event_types)
                 )
-        rows = [(key, self.marks.get(key, 0), found) for key, found in active.items()]
+        rows = [(key, self.marks.get(key, 0), consumers) for key, consumers in active.items()]
         return spark.createDataFrame(rows, CHANNELS_SCHEMA)
 
     def consumer_channels(self, spark: SparkSession) -> DataFrame:
@@ -91,10 +93,12 @@ class ConsumerDirectory:
 
     def replay_ranges(self, spark: SparkSession) -> DataFrame:
         """Return the replays from the lake of each consumer."""
-        found: dict[int, list[tuple[int, int, int, int]]] = {}
-        for it in self.replays:
-            found.setdefault(it.consumer_id, []).append((it.first, it.last, it.low, it.high))
-        return spark.createDataFrame(list(found.items()), REPLAYS_SCHEMA)
+        ranges: dict[int, list[tuple[int, int, int, int]]] = {}
+        for replay in self.replays:
+            ranges.setdefault(replay.consumer_id, []).append(
+                (replay.first, replay.last, replay.low, replay.high)
+            )
+        return spark.createDataFrame(list(ranges.items()), REPLAYS_SCHEMA)
 
 
 def read(database: Database, grace: timedelta) -> ConsumerDirectory:

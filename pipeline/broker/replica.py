@@ -43,8 +43,8 @@ def catch_up(database: Database, settings: Settings, run: Run) -> None:
 
 def _replica_heartbeat(replica: Database, run: Run) -> datetime | None:
     """Return the latest heartbeat of the run that the replica has."""
-    found = replica.read(f"SELECT heartbeat_at FROM {RUNS} WHERE id = %s", [run.id])
-    return instant(found[0][0]) if found and found[0][0] else None
+    rows = replica.read(f"SELECT heartbeat_at FROM {RUNS} WHERE id = %s", [run.id])
+    return instant(rows[0][0]) if rows and rows[0][0] else None
 
 
 def _lag_message(database: Database, heartbeat: datetime | None) -> str:

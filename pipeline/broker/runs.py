@@ -270,12 +270,12 @@ def options_of(url: str, run_id: int) -> tuple[str, dict[str, Any]]:
     """Return the job and options of a run. Raises LookupError."""
     database = Database(url)
     try:
-        found = database.read(f"SELECT job, options FROM {RUNS} WHERE id = %s", [run_id])
+        rows = database.read(f"SELECT job, options FROM {RUNS} WHERE id = %s", [run_id])
     finally:
         database.close()
-    if not found:
+    if not rows:
         raise LookupError(f"There is no run {run_id}.")
-    return found[0][0], json.loads(found[0][1])
+    return rows[0][0], json.loads(rows[0][1])
 
 
 def failpoint(name: str) -> None:

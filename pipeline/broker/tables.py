@@ -48,8 +48,8 @@ class Table:
 
     def select(self, where: str, names: Sequence[str] = ()) -> str:
         """Return a query of all columns, or of the named ones in this order."""
-        known = {column.name: column for column in self.columns}
-        columns = [known[name] for name in names] if names else self.columns
+        by_name = {column.name: column for column in self.columns}
+        columns = [by_name[name] for name in names] if names else self.columns
         selected = ", ".join(f"{column.sql} AS {column.name}" for column in columns)
         return f"SELECT {selected} FROM {self.source} WHERE {where}"
 
@@ -170,10 +170,10 @@ def parse_id(prefix: str, text: str) -> int | None:
     head, _, digits = text.partition("_")
     if head != prefix or len(digits) != 13 or not set(digits) <= set(_ALPHABET):
         return None
-    found = 0
+    key = 0
     for digit in digits:
-        found = found << 5 | _ALPHABET.index(digit)
-    return found if found <= LARGEST_KEY else None
+        key = key << 5 | _ALPHABET.index(digit)
+    return key if key <= LARGEST_KEY else None
 
 
 def first_key(at: datetime) -> int:

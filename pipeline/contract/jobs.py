@@ -18,7 +18,7 @@ MASK = "***"
 HOUR, DAY = 60, 24 * 60
 
 
-class Kind(StrEnum):
+class OptionKind(StrEnum):
     """The type of an option's form field."""
 
     TEXT = "text"
@@ -34,7 +34,7 @@ class Option:
     """Name as on the command line, with underscores."""
     title: str
     help: str = ""
-    kind: Kind = Kind.TEXT
+    kind: OptionKind = OptionKind.TEXT
     required: bool = False
     choices: tuple[str, ...] = ()
     several: bool = False
@@ -43,7 +43,7 @@ class Option:
     """Whether it concerns a person: its value is never shown, and deleted when the run ends."""
 
 
-DRY_RUN = Option("dry_run", "Dry run", "Only report; write nothing.", Kind.FLAG)
+DRY_RUN = Option("dry_run", "Dry run", "Only report; write nothing.", OptionKind.FLAG)
 SINCE = Option("since", "From", "2026-11-01, 2026-11-01T08:00Z or 7d. Empty: the job's default.")
 UNTIL = Option("until", "Until", "End, exclusive. Empty: now.")
 
@@ -73,19 +73,19 @@ class Job:
 
     def command_line(self, options: Mapping[str, Any]) -> list[str]:
         """Return options as on a command line, for people."""
-        found = []
+        words = []
         for name, value in options.items():
             flag = f"--{name.replace('_', '-')}"
             if name == SUBJECT:
-                found.append(f"(SHA-256 of what was asked for: {value})")
+                words.append(f"(SHA-256 of what was asked for: {value})")
             elif name in self.private:
-                found.append(f"{flag} {MASK}")
+                words.append(f"{flag} {MASK}")
             elif value is True:
-                found.append(flag)
+                words.append(flag)
             elif value not in (None, False, "", []):
                 values = value if isinstance(value, list) else [value]
-                found += [f"{flag} {shlex.quote(str(each))}" for each in values]
-        return found
+                words += [f"{flag} {shlex.quote(str(each))}" for each in values]
+        return words
 
     def without_subject(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that an ended run keeps."""
@@ -112,8 +112,8 @@ def without_subject(options: Mapping[str, Any], private: Iterable[str]) -> dict[
     """Return the options with a digest instead of those about a person."""
     names = set(private)
     rest = {name: value for name, value in options.items() if name not in names}
-    known = digest(options, names)
-    return rest | {SUBJECT: known} if known else rest
+    subject = digest(options, names)
+    return rest | {SUBJECT: subject} if subject else rest
 
 
 def _private(name: str, title: str, help: str) -> Option:
@@ -181,16 +181,19 @@ _ALL = (
         "Forecast",
         "Estimates the load of the coming hours.",
         (
-            Option("hours", "Hours", "Hours to forecast.", Kind.NUMBER),
-            Option("weeks", "Weeks", "Weeks of history to use.", Kind.NUMBER),
+            Option("hours", "Hours", "Hours to forecast.", OptionKind.NUMBER),
+            Option("weeks", "Weeks", "Weeks of history to use.", OptionKind.NUMBER),
             Option(
                 "rate",
                 "Rate",
                 "Deliveries per second of one pump. Empty: as measured.",
-                Kind.NUMBER,
+                OptionKind.NUMBER,
             ),
             Option(
-                "backtest", "Backtest", "Also report the error of last week's forecast.", Kind.FLAG
+                "backtest",
+                "Backtest",
+                "Also report the error of last week's forecast.",
+                OptionKind.FLAG,
             ),
         ),
         every_minutes=HOUR,
@@ -210,13 +213,13 @@ _ALL = (
                 "only_dead",
                 "Only undelivered",
                 "With deliveries, none of which succeeded.",
-                Kind.FLAG,
+                OptionKind.FLAG,
             ),
             Option(
                 "only_missing",
                 "Only without delivery",
                 "The consumer registered later.",
-                Kind.FLAG,
+                OptionKind.FLAG,
             ),
             Option("rate", "Rate", "Maximum per second. Empty: no limit."),
             Option("reason", "Reason", "For the audit log."),

@@ -87,14 +87,14 @@ def estimate(
         samples = [hours.get(place, IDLE) for place in places if since <= place < until]
         if samples:
             return _of(samples, median_load(samples), basis)
-    known = round((until - since) / HOUR)
-    if known < 1:
+    hour_count = round((until - since) / HOUR)
+    if hour_count < 1:
         return NO_ESTIMATE
-    samples = [hours.get(since + HOUR * number, IDLE) for number in range(known)]
+    samples = [hours.get(since + HOUR * number, IDLE) for number in range(hour_count)]
     whole = sum(samples, IDLE)
     return _of(
         samples,
-        Load(whole.messages / known, whole.deliveries / known, whole.bytes / known),
+        Load(whole.messages / hour_count, whole.deliveries / hour_count, whole.bytes / hour_count),
         Basis.MEAN,
     )
 
@@ -108,12 +108,12 @@ def median_load(loads: Sequence[Load]) -> Load:
     )
 
 
-def larger_load(one: Load, other: Load) -> Load:
+def larger_load(load: Load, other: Load) -> Load:
     """Return the larger of each amount."""
     return Load(
-        max(one.messages, other.messages),
-        max(one.deliveries, other.deliveries),
-        max(one.bytes, other.bytes),
+        max(load.messages, other.messages),
+        max(load.deliveries, other.deliveries),
+        max(load.bytes, other.bytes),
     )
 
 
@@ -133,12 +133,12 @@ def forecast_errors(pairs: Iterable[tuple[float, float]]) -> tuple[float | None,
     The first is the sum of the errors divided by the sum of actual values. The second is the mean
     relative error of the hours with an actual value. Both are None if there are none.
     """
-    known = list(pairs)
-    whole = sum(actual for actual, _ in known)
+    compared = list(pairs)
+    whole = sum(actual for actual, _ in compared)
     if not whole:
         return None, None
-    shares = [abs(actual - forecast) / actual for actual, forecast in known if actual]
-    total_error = sum(abs(actual - forecast) for actual, forecast in known)
+    shares = [abs(actual - forecast) / actual for actual, forecast in compared if actual]
+    total_error = sum(abs(actual - forecast) for actual, forecast in compared)
     return total_error / whole, sum(shares) / len(shares)
 
 
@@ -180,9 +180,9 @@ class ScheduledLoad:
 
     def add(self, other: "ScheduledLoad") -> None:
         """Add another channel's load."""
-        for mine, its in ((self.scheduled, other.scheduled), (self.retries, other.retries)):
+        for own, its in ((self.scheduled, other.scheduled), (self.retries, other.retries)):
             for at, load in its.items():
-                mine[at] = mine.get(at, IDLE) + load
+                own[at] = own.get(at, IDLE) + load
 
     def deliveries(self) -> dict[datetime, float]:
         """Deliveries by the minute, of messages and retries."""
@@ -250,12 +250,12 @@ class ForecastRow:
 
 
 def forecast_hours(
-    past: PastLoad, known: ScheduledLoad, start: datetime, count: int, weeks: int
+    past: PastLoad, planned: ScheduledLoad, start: datetime, count: int, weeks: int
 ) -> list[HourForecast]:
     """Estimate the ``count`` hours from ``start`` on; the past is known up to ``start``."""
-    scheduled, retries = _by_hour(known.scheduled), _by_hour(known.retries)
+    scheduled, retries = _by_hour(planned.scheduled), _by_hour(planned.retries)
     since = past.since or start
-    found = []
+    forecasts = []
     for place in range(count):
         at = start + HOUR * place
         once, later = (
@@ -263,7 +263,7 @@ def forecast_hours(
             for kind in (past.at_once, past.later)
         )
         fixed = scheduled.get(at, IDLE)
-        found.append(
+        forecasts.append(
             HourForecast(
                 once.load,
                 larger_load(fixed, later.load),
@@ -275,19 +275,19 @@ def forecast_hours(
                 once.basis,
             )
         )
-    return found
+    return forecasts
 
 
 def hour_rows(
-    channel_id: int, start: datetime, found: list[HourForecast], known: ScheduledLoad
+    channel_id: int, start: datetime, hours: list[HourForecast], planned: ScheduledLoad
 ) -> Iterator[ForecastRow]:
     """Yield the hours as rows; of one channel only hours with load."""
-    hot = hot_threshold([hour.load.deliveries for hour in found])
+    hot = hot_threshold([hour.load.deliveries for hour in hours])
     busiest: dict[datetime, float] = {}
-    for minute, number in known.deliveries().items():
+    for minute, number in planned.deliveries().items():
         at = hour_of(minute)
         busiest[at] = max(busiest.get(at, 0.0), number)
-    for place, hour in enumerate(found):
+    for place, hour in enumerate(hours):
         at, load = start + HOUR * place, hour.load
         if channel_id != ALL and not (load.deliveries or load.messages or hour.high):
             continue
@@ -308,31 +308,31 @@ def hour_rows(
         )
 
 
-def hot_minutes(found: list[HourForecast], known: ScheduledLoad, most: int) -> list[datetime]:
+def hot_minutes(hours: list[HourForecast], planned: ScheduledLoad, most: int) -> list[datetime]:
     """Return minutes with far more scheduled load than usual over all channels, hottest first."""
-    hot = hot_threshold([hour.load.deliveries / 60 for hour in found])
-    minutes = [(number, at) for at, number in known.deliveries().items() if number > hot]
-    return [at for _, at in sorted(minutes, key=lambda it: (-it[0], it[1]))[:most]]
+    hot = hot_threshold([hour.load.deliveries / 60 for hour in hours])
+    minutes = [(number, at) for at, number in planned.deliveries().items() if number > hot]
+    return [at for _, at in sorted(minutes, key=lambda minute: (-minute[0], minute[1]))[:most]]
 
 
 def minute_row(
-    channel_id: int, at: datetime, known: ScheduledLoad, usual: float
+    channel_id: int, at: datetime, planned: ScheduledLoad, usual: float
 ) -> ForecastRow | None:
     """Return a hot minute of a channel, or None if it has no scheduled load then.
 
     ``usual`` is the number of deliveries added to it.
     """
-    load = known.of(at)
+    load = planned.of(at)
     if not load.deliveries:
         return None
     return ForecastRow(
         channel_id,
         MINUTE_S,
         at,
-        Load(known.scheduled.get(at, IDLE).messages, load.deliveries, load.bytes),
-        known.scheduled.get(at, IDLE).messages,
-        known.retries.get(at, IDLE).deliveries,
-        *(known.scheduled.get(at, IDLE).messages,) * 2,
+        Load(planned.scheduled.get(at, IDLE).messages, load.deliveries, load.bytes),
+        planned.scheduled.get(at, IDLE).messages,
+        planned.retries.get(at, IDLE).deliveries,
+        *(planned.scheduled.get(at, IDLE).messages,) * 2,
         0,
         Basis.NOTHING,
         (load.deliveries + usual) / MINUTE_S,
@@ -370,7 +370,7 @@ def _of(samples: Sequence[Load], load: Load, basis: Basis) -> Estimate:
 
 
 def _by_hour(minutes: Mapping[datetime, Load]) -> Hours:
-    found: dict[datetime, Load] = {}
+    hours: dict[datetime, Load] = {}
     for at, load in minutes.items():
-        found[hour_of(at)] = found.get(hour_of(at), IDLE) + load
-    return found
+        hours[hour_of(at)] = hours.get(hour_of(at), IDLE) + load
+    return hours

@@ -57,10 +57,10 @@ def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]
 
 def spans(numbers: list[int]) -> list[tuple[int, int]]:
     """Return the first and last number of each run of consecutive numbers."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1] = found[-1][0], number
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
         else:
-            found.append((number, number))
-    return found
+            runs.append((number, number))
+    return runs

@@ -85,7 +85,7 @@ def signature(
     return hashlib.blake2s(whole.encode(), digest_size=16, key=mac_key).hexdigest()
 
 
-class Kind(StrEnum):
+class AdviceKind(StrEnum):
     """Who has to act first. Stored and shown."""
 
     REPLAY = "replay"
@@ -104,21 +104,22 @@ class Kind(StrEnum):
 class Advice:
     """An action to take."""
 
-    kind: Kind
+    kind: AdviceKind
     text: str
 
 
 _UNREACHABLE = Advice(
-    Kind.REPLAY, "The host could not be reached. Replay once a test reaches it again; it is safe."
+    AdviceKind.REPLAY,
+    "The host could not be reached. Replay once a test reaches it again; it is safe.",
 )
 _INTERRUPTED = Advice(
-    Kind.BROKER,
+    AdviceKind.BROKER,
     "Workers vanished with these open, again and again. Find out why (memory? the body itself?), "
     "then replay a few.",
 )
 _BY_OUTCOME = {
     "timeout": Advice(
-        Kind.REPLAY,
+        AdviceKind.REPLAY,
         "It took too long. Replay once it is quicker, at a rate; the consumer may have taken some "
         "of them all the same. If it needs the time, raise its timeout first.",
     ),
@@ -127,104 +128,108 @@ _BY_OUTCOME = {
     "connection_reset": _UNREACHABLE,
     "connection_error": _UNREACHABLE,
     "unavailable": Advice(
-        Kind.REPLAY, "The host was overloaded or down. Replay once it is healthy; it is safe."
+        AdviceKind.REPLAY, "The host was overloaded or down. Replay once it is healthy; it is safe."
     ),
     "throttled": Advice(
-        Kind.REPLAY, "It asked for a slower pace. Replay at a rate below its limit, and set one."
+        AdviceKind.REPLAY,
+        "It asked for a slower pace. Replay at a rate below its limit, and set one.",
     ),
     "server_error": Advice(
-        Kind.REPLAY,
+        AdviceKind.REPLAY,
         "It failed inside. Replay a few once it is healthy: if these fail again, the fault is in "
         "what it does with these messages.",
     ),
     "redirect": Advice(
-        Kind.CONFIGURE,
+        AdviceKind.CONFIGURE,
         "It has moved, and redirects are not followed. Change the consumer's address to where the "
         "answer points, then replay.",
     ),
     "not_found": Advice(
-        Kind.CONFIGURE, "Nothing is at this path. Correct the consumer's address, then replay."
+        AdviceKind.CONFIGURE,
+        "Nothing is at this path. Correct the consumer's address, then replay.",
     ),
-    "gone": Advice(Kind.NEVER, "The consumer wants no more messages. Do not replay: retire it."),
+    "gone": Advice(
+        AdviceKind.NEVER, "The consumer wants no more messages. Do not replay: retire it."
+    ),
     "client_error": Advice(
-        Kind.FIX,
+        AdviceKind.FIX,
         "It refuses these messages as they are, and would refuse them again. Replay after the "
         "consumer was mended.",
     ),
     "dns_error": Advice(
-        Kind.CONFIGURE,
+        AdviceKind.CONFIGURE,
         "Its name has no address. Correct the consumer's address or the name's records, then "
         "replay.",
     ),
     "tls_error": Advice(
-        Kind.CONFIGURE,
+        AdviceKind.CONFIGURE,
         "The certificate is not valid for the name, or the handshake failed. Renew the certificate "
         "or correct the consumer's address, then replay.",
     ),
     "protocol_error": Advice(
-        Kind.CONFIGURE,
+        AdviceKind.CONFIGURE,
         "What answers there does not speak HTTP. Look at scheme and port of the consumer's "
         "address, then replay.",
     ),
     "blocked_address": Advice(
-        Kind.CONFIGURE,
+        AdviceKind.CONFIGURE,
         "The name leads to an address that may not be called. Correct the consumer's address, or "
         "allow its network in HOOKSTATION_ALLOWED_TARGETS; then replay.",
     ),
     "rejected": Advice(
-        Kind.FIX,
+        AdviceKind.FIX,
         "The workers that receive them said that they cannot handle them; the attempts hold why. "
         "Replay after the workers were mended.",
     ),
     "body_unreadable": Advice(
-        Kind.BROKER,
+        AdviceKind.BROKER,
         "The stored bodies cannot be opened. Put the key that sealed them back into "
         "HOOKSTATION_ENCRYPTION_KEYS (`manage.py doctor` names it), then replay.",
     ),
     "integrity_error": Advice(
-        Kind.NEVER,
+        AdviceKind.NEVER,
         "The stored bodies are not what was accepted: somebody changed them, or the disk did. Find "
         "out who can write to the database. Restore the bodies from a backup before you replay.",
     ),
     "interrupted": _INTERRUPTED,
     "lease_expired": _INTERRUPTED,
     "expired": Advice(
-        Kind.NEVER, "Their last instant has passed. They would be cancelled, not sent."
+        AdviceKind.NEVER, "Their last instant has passed. They would be cancelled, not sent."
     ),
     "delivered": Advice(
-        Kind.FIX,
+        AdviceKind.FIX,
         "It answered 2xx and never acknowledged. It may have taken them: ask before you replay.",
     ),
 }
 _BY_STATUS = {
     401: Advice(
-        Kind.CONFIGURE,
+        AdviceKind.CONFIGURE,
         "It does not accept the credentials. Correct the consumer's headers or secret, then "
         "replay.",
     ),
     403: Advice(
-        Kind.CONFIGURE,
+        AdviceKind.CONFIGURE,
         "It does not let the broker in. Correct the consumer's headers or its list of allowed "
         "addresses, then replay.",
     ),
     408: _BY_OUTCOME["timeout"],
     413: Advice(
-        Kind.FIX,
+        AdviceKind.FIX,
         "The bodies are too large for it. Replay after it takes larger ones; smaller ones come "
         "through now.",
     ),
 }
-_UNKNOWN = Advice(Kind.FIX, "Look at the sample before anything is sent again.")
+_UNKNOWN = Advice(AdviceKind.FIX, "Look at the sample before anything is sent again.")
 
 
 def advice(outcome: str, status_code: int | None) -> Advice:
     """Return the advice for this outcome."""
-    found = _BY_STATUS.get(status_code or 0) if outcome == "client_error" else None
-    return found or _BY_OUTCOME.get(outcome.removesuffix("_oversized"), _UNKNOWN)
+    by_status = _BY_STATUS.get(status_code or 0) if outcome == "client_error" else None
+    return by_status or _BY_OUTCOME.get(outcome.removesuffix("_oversized"), _UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AuditedChange:
     """A change by a person, a key or the broker, from the audit log."""
 
     at: datetime
@@ -258,7 +263,7 @@ class OnsetFacts:
     """Consumer of the first dead letter: ``orders/billing``."""
     began_at: datetime
     """Their first failed attempt."""
-    changes: Sequence[Change] = ()
+    changes: Sequence[AuditedChange] = ()
     """Changes of the consumer and its channel shortly before the onset."""
     neighbours: Sequence[tuple[str, datetime]] = ()
     """Other consumers at the same host with dead letters, and when each began to fail."""
@@ -293,7 +298,9 @@ def _simpler(text: str) -> str:
 
 
 def _change(facts: OnsetFacts) -> str:
-    near = [it for it in facts.changes if timedelta(0) <= facts.began_at - it.at <= NEAR]
+    near = [
+        change for change in facts.changes if timedelta(0) <= facts.began_at - change.at <= NEAR
+    ]
     if not near:
         return ""
     last = max(near, key=lambda change: change.at)
@@ -322,10 +329,10 @@ def _before(facts: OnsetFacts) -> str:
     before = facts.before
     if before.since is None:
         return f"No earlier attempt at {facts.consumer} is known."
-    known = duration(facts.began_at - before.since)
+    period = duration(facts.began_at - before.since)
     if not before.arrived_count:
-        return f"{facts.consumer} took nothing in the {known} before that are known."
-    text = f"Before, {facts.consumer} took {before.arrived_count:,} in {known}"
+        return f"{facts.consumer} took nothing in the {period} before that are known."
+    text = f"Before, {facts.consumer} took {before.arrived_count:,} in {period}"
     if before.last_dead_at is None:
         text += ", without a dead letter"
     else:

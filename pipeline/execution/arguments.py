@@ -30,10 +30,10 @@ def instant_or_ago(text: str, now: datetime) -> datetime:
 
 def period(text: str) -> timedelta:
     """Parse a period: ``90s``, ``10m``, ``2h``, ``7d``. Raises JobError."""
-    found = PERIOD.fullmatch(text)
-    if found is None:
+    match = PERIOD.fullmatch(text)
+    if match is None:
         raise JobError(f"{text!r} is no length of time like 90s, 10m, 2h or 7d.")
-    return timedelta(**{UNITS[found[2]]: int(found[1])})
+    return timedelta(**{UNITS[match[2]]: int(match[1])})
 
 
 def message_key(text: str) -> int:

@@ -65,10 +65,10 @@ class Context:
         assert self._starting is not None
         if not self._starting.done():
             self.report("starting Spark")
-        found = self._starting.result()
-        self.run.on_cancel = found.cancelAllJobs
+        workers = self._starting.result()
+        self.run.on_cancel = workers.cancelAllJobs
         self.run.check()
-        return found
+        return workers
 
     @cached_property
     def datasets(self) -> Datasets:

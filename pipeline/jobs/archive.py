@@ -57,11 +57,11 @@ def _dry_run(context: Context, ledger: Ledger) -> dict[str, Any]:
         context.report(f"planning {day.kind}", day.number, day.of)
         ranges += day.ranges
     for kind in KINDS:
-        mine = [each for each in ranges if each.kind == kind]
+        planned = [each for each in ranges if each.kind == kind]
         result |= {
-            f"{kind}_segments": len(mine),
-            f"{kind}_rows": sum(each.expected for each in mine),
-            f"{kind}_days": len({each.day for each in mine}),
+            f"{kind}_segments": len(planned),
+            f"{kind}_rows": sum(each.expected for each in planned),
+            f"{kind}_days": len({each.day for each in planned}),
         }
     return result
 

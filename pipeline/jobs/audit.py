@@ -78,19 +78,19 @@ def work(context: Context) -> dict[str, Any]:
     consumers = directory.read(context.database, grace)
     reconciliation = Reconciliation(context.spark, context.datasets, consumers, scope)
     try:
-        found = _scan(context, reconciliation, scope)
+        result = _scan(context, reconciliation, scope)
     finally:
         reconciliation.unpersist()
     until = tables.created_at(scope.high)
-    _store(context, found, began, since, until)
-    messages, deliveries = (sum(row[place] for row in found.spans) for place in (1, 2))
+    _store(context, result, began, since, until)
+    messages, deliveries = (sum(row[place] for row in result.spans) for place in (1, 2))
     return {
         "until": until.isoformat(),
         "messages": messages,
         "deliveries": deliveries,
-        "attempts": found.attempts,
-        "gap": sum(found.checks.values()),
-        **{name: number for name, number in found.checks.items() if number},
+        "attempts": result.attempts,
+        "gap": sum(result.checks.values()),
+        **{name: number for name, number in result.checks.items() if number},
     }
 
 
@@ -127,34 +127,34 @@ def _scan(context: Context, reconciliation: Reconciliation, scope: Scope) -> Aud
     rows = counted[0] + counted[1] + sum(row[1] for row in spans)
     context.report("comparing expected and actual rows", 3, steps, rows)
     suspected = reconciliation.findings().repartition(context.settings.partitions)
-    found = suspected.mapInArrow(reconcile.recheck, from_arrow_schema(reconcile.FINDING_SCHEMA))
-    found = found.persist(StorageLevel.DISK_ONLY)
+    confirmed = suspected.mapInArrow(reconcile.recheck, from_arrow_schema(reconcile.FINDING_SCHEMA))
+    confirmed = confirmed.persist(StorageLevel.DISK_ONLY)
     try:
-        numbers = {row["name"]: row["count"] for row in found.groupBy("name").count().collect()}
+        numbers = {row["name"]: row["count"] for row in confirmed.groupBy("name").count().collect()}
         context.report("collecting findings", 4, steps, rows)
         checks = {name: numbers.get(name, 0) for name in CHECKS}
-        findings = _findings(found) if any(checks.values()) else []
+        findings = _findings(confirmed) if any(checks.values()) else []
         return AuditResult(checks, spans, counted[1], findings)
     finally:
-        found.unpersist()
+        confirmed.unpersist()
 
 
 def _spans(context: Context, reconciliation: Reconciliation, scope: Scope) -> list[list[Any]]:
-    known = reconciliation.messages.where("known")
-    first = known.agg(f.min("key")).first()
+    stored = reconciliation.messages.where("known")
+    first = stored.agg(f.min("key")).first()
     low = first[0] if first and first[0] is not None else scope.high
     length = tables.created_at(scope.high) - tables.created_at(low)
     hours = 1 if length <= MAX_BY_HOUR else 24
-    rows = known.groupBy(_hour("key", hours).alias("hour")).agg(f.count("*"), f.sum("made"))
+    rows = stored.groupBy(_hour("key", hours).alias("hour")).agg(f.count("*"), f.sum("made"))
     return [
         [_at(hour * hours).isoformat(), messages, deliveries]
         for hour, messages, deliveries in sorted(rows.collect())
     ]
 
 
-def _findings(found: DataFrame) -> list[tuple[str, int, int, datetime, int, list[str]]]:
+def _findings(findings: DataFrame) -> list[tuple[str, int, int, datetime, int, list[str]]]:
     place = ["name", "channel_id", "consumer_id", "hour"]
-    rows = found.withColumn("hour", _hour("owner", 1))
+    rows = findings.withColumn("hour", _hour("owner", 1))
     window = Window.partitionBy(*place)
     rows = rows.withColumn("number", f.count("*").over(window))
     rows = rows.withColumn("rank", f.row_number().over(window.orderBy("key")))
@@ -163,11 +163,11 @@ def _findings(found: DataFrame) -> list[tuple[str, int, int, datetime, int, list
     )
     groups: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
     for row in rows.toLocalIterator():
-        one = tuple(row[name] for name in place)
-        _, names = groups.setdefault(one, (row["number"], []))
+        group = tuple(row[name] for name in place)
+        _, names = groups.setdefault(group, (row["number"], []))
         names.append(tables.public_id(row["prefix"], row["key"]))
         if len(groups) > MAX_ROWS:
-            del groups[one]
+            del groups[group]
             break
     return [
         (name, channel, consumer, _at(hour), number, names)

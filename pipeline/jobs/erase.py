@@ -67,16 +67,16 @@ def work(context: Context) -> dict[str, Any]:
     context.report("finding messages")
     keys = _find_messages(context, subject)
     context.report("finding files", 0, 0, len(keys))
-    found = _find_rows(context, keys)
-    left = rewrite.count_in_tables(database, keys)
+    files_by_table = _find_rows(context, keys)
+    remaining = rewrite.count_in_tables(database, keys)
     result: dict[str, Any] = {
-        **{name: sum(found[name].values()) for name in COUNTS},
-        "files": sum(len(files) for files in found.values()),
-        "left_in_tables": left,
+        **{name: sum(files_by_table[name].values()) for name in COUNTS},
+        "files": sum(len(files) for files in files_by_table.values()),
+        "left_in_tables": remaining,
     }
     if context.options.dry_run:
         return result
-    paths = {path for files in found.values() for path in files}
+    paths = {path for files in files_by_table.values() for path in files}
     busy = {
         file.path for segment in ledger.in_states(*UNFINISHED) for file in segment.files
     } & paths
@@ -86,11 +86,11 @@ def work(context: Context) -> dict[str, Any]:
     segments = rewrite.segments_with(ledger, paths)
     for place, segment in enumerate(segments):
         context.report("rewriting files", place, len(segments))
-        mine = free if segment.kind == MESSAGES else keys
-        record = partial(_record, database, receipt, segment, mine, done)
-        done += rewrite.erase(ledger, segment, mine, context.run.id, record)
+        segment_keys = free if segment.kind == MESSAGES else keys
+        record = partial(_record, database, receipt, segment, segment_keys, done)
+        done += rewrite.erase(ledger, segment, segment_keys, context.run.id, record)
     runs.failpoint("before_receipt")
-    _close_receipt(context, receipt, left)
+    _close_receipt(context, receipt, remaining)
     if busy:
         result |= {"busy_files": len(busy), "waiting_messages": len(waiting)}
     return result | {"receipt": receipt, "files": len(done)}
@@ -101,25 +101,25 @@ def _find_messages(context: Context, subject: dict[str, list[str]]) -> list[int]
     names = ["id", "ordering_key", "idempotency_key"]
     until = context.database.now() + timedelta(days=1)
     rows = context.datasets.messages(None, until, names)
-    mine = f.lit(False)
+    condition = f.lit(False)
     for name in ("ordering_key", "idempotency_key"):
         if subject[name]:
             # Digests, because Spark shows its plans in errors, on its pages and in its event log.
             digests = [hashlib.sha256(key.encode()).hexdigest() for key in subject[name]]
-            mine |= f.sha2(f.col(name), 256).isin(digests)
-    found = set()
+            condition |= f.sha2(f.col(name), 256).isin(digests)
+    keys = set()
     if subject["ordering_key"] or subject["idempotency_key"]:
-        rows = rows.where(mine).select("id").distinct().limit(MAX_ROWS + 1)
-        found = {row["id"] for row in rows.collect()}
-    if len(found) > MAX_ROWS:
+        rows = rows.where(condition).select("id").distinct().limit(MAX_ROWS + 1)
+        keys = {row["id"] for row in rows.collect()}
+    if len(keys) > MAX_ROWS:
         raise JobError(f"These are more than {MAX_ROWS:,} messages: ask for fewer at a time.")
-    return sorted(found | {arguments.message_key(text) for text in subject["message"]})
+    return sorted(keys | {arguments.message_key(text) for text in subject["message"]})
 
 
 def _find_rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
     """Return by table the lake's files with rows of these messages, and the number of rows."""
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
-    found: dict[str, dict[str, int]] = {name: {} for name in rewrite.MESSAGE_COLUMNS}
+    files_by_table: dict[str, dict[str, int]] = {name: {} for name in rewrite.MESSAGE_COLUMNS}
     for table, owner in rewrite.MESSAGE_COLUMNS.items():
         since = tables.created_at(keys[0]) - SKEW if keys else tables.EPOCH
         paths = context.datasets.paths(tables.BY_NAME[table], since) if keys else []
@@ -131,8 +131,8 @@ def _find_rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int
         for file, number in rows.collect():
             # Spark's URL, with %20 for a space.
             path = Path(unquote(urlsplit(file).path))
-            found[table][str(path.relative_to(context.lake))] = number
-    return found
+            files_by_table[table][str(path.relative_to(context.lake))] = number
+    return files_by_table
 
 
 def _messages_in(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
@@ -141,32 +141,33 @@ def _messages_in(context: Context, keys: Sequence[int], busy: set[str]) -> set[i
     These messages stay too, since they lead to the rows.
     """
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
-    found: set[int] = set()
+    messages: set[int] = set()
     for table, owner in rewrite.MESSAGE_COLUMNS.items():
         if paths := [str(context.lake / path) for path in busy if path.startswith(f"{table}/")]:
             rows = context.spark.read.parquet(*paths).select(f.col(owner).alias("key"))
             rows = rows.join(f.broadcast(wanted), "key", "left_semi").distinct()
-            found |= {row["key"] for row in rows.collect()}
-    return found
+            messages |= {row["key"] for row in rows.collect()}
+    return messages
 
 
 def _open_receipt(context: Context, subject: dict[str, list[str]]) -> tuple[int, Receipts]:
     """Return the receipt and its files so far; it may be an interrupted run's receipt."""
     database, run = context.database, context.run
-    mine = digest(subject, SUBJECT_OPTIONS)
+    subject_digest = digest(subject, SUBJECT_OPTIONS)
     with database.transaction():
         run.require_lock(database)
-        known = database.read(
-            f"SELECT id, files FROM {ERASURES} WHERE digest = %s AND finished_at IS NULL", [mine]
+        unfinished = database.read(
+            f"SELECT id, files FROM {ERASURES} WHERE digest = %s AND finished_at IS NULL",
+            [subject_digest],
         )
-        if known:
-            return int(known[0][0]), json.loads(known[0][1])
+        if unfinished:
+            return int(unfinished[0][0]), json.loads(unfinished[0][1])
         requester = database.read(f"SELECT requested_by FROM {RUNS} WHERE id = %s", [run.id])
         key = database.insert(
             f"INSERT INTO {ERASURES} (run_id, digest, requested_by, reason, started_at, "
             "message_count, delivery_count, attempt_count, left_count, files) "
             "VALUES (%s, %s, %s, %s, %s, 0, 0, 0, 0, '[]')",
-            [run.id, mine, requester[0][0], context.options.reason or "", database.now()],
+            [run.id, subject_digest, requester[0][0], context.options.reason or "", database.now()],
         )
     return key, []
 
@@ -177,10 +178,10 @@ def _record(
     segment: Segment,
     keys: Sequence[int],
     before: Receipts,
-    some: Receipts,
+    added: Receipts,
 ) -> None:
     """Record what a segment loses, in the transaction that commits the loss."""
-    done = [*before, *some]
+    done = [*before, *added]
     counts = [sum(file["rows"] for file in done if file["table"] == table) for table in COUNTS]
     database.execute(
         f"UPDATE {ERASURES} SET message_count = %s, delivery_count = %s, attempt_count = %s, "
@@ -189,20 +190,20 @@ def _record(
     )
     if segment.kind == MESSAGES:
         # The lake no longer has these messages, so the tables' rows are to be archived.
-        mine = [key for key in keys if segment.low <= key < segment.high]
-        for start in range(0, len(mine), 500):
-            listed = ", ".join(str(key) for key in mine[start : start + 500])
+        segment_keys = [key for key in keys if segment.low <= key < segment.high]
+        for start in range(0, len(segment_keys), 500):
+            listed = ", ".join(str(key) for key in segment_keys[start : start + 500])
             database.execute(f"DELETE FROM delivery_restoredmessage WHERE message_id IN ({listed})")
 
 
-def _close_receipt(context: Context, receipt: int, left: int) -> None:
+def _close_receipt(context: Context, receipt: int, remaining: int) -> None:
     """Complete the receipt."""
     database, run = context.database, context.run
     with database.transaction():
         run.require_lock(database)
         database.execute(
             f"UPDATE {ERASURES} SET finished_at = %s, left_count = %s WHERE id = %s",
-            [database.now(), left, receipt],
+            [database.now(), remaining, receipt],
         )
 
 

@@ -68,17 +68,17 @@ def work(context: Context) -> dict[str, Any]:
     fanout, channels = load.push_consumers(database)
     context.report("reading scheduled messages")
     end = start + HOUR * options.hours
-    known = load.scheduled(database, fanout, channels, now, end)
+    planned = load.scheduled(database, fanout, channels, now, end)
     # Start Spark here rather than while reading.
     context.spark  # noqa: B018
     context.report("reading the past weeks")
     weeks = options.weeks + (1 if options.backtest else 0)
     plan = _ForecastPlan(start, options.hours, options.weeks, options.backtest)
     for channel_id, past in load.history(context.datasets, fanout, start - WEEK * weeks, start):
-        plan.add(channel_id, past, known.pop(channel_id, ScheduledLoad()))
+        plan.add(channel_id, past, planned.pop(channel_id, ScheduledLoad()))
         context.report("reading the past weeks", len(plan.channels))
-    for channel_id, one in known.items():
-        plan.add(channel_id, PastLoad(), one)
+    for channel_id, channel_load in planned.items():
+        plan.add(channel_id, PastLoad(), channel_load)
     rows = list(plan.rows())
     context.report("writing", 0, len(rows))
     write(context, rows, rate)
@@ -93,36 +93,36 @@ class _ForecastPlan:
         self.channels: dict[int, ScheduledLoad] = {}
         self.hours = [HourForecast() for _ in range(count)]
         """Totals of all channels."""
-        self.known = ScheduledLoad()
+        self.planned = ScheduledLoad()
         self.tested = [(0.0, 0.0)] * (WEEK // HOUR)
         self._channel_rows: list[ForecastRow] = []
 
-    def add(self, channel_id: int, past: PastLoad, known: ScheduledLoad) -> None:
+    def add(self, channel_id: int, past: PastLoad, planned: ScheduledLoad) -> None:
         """Add a channel."""
-        found = forecast.forecast_hours(past, known, self.start, self.count, self.weeks)
-        self._channel_rows += forecast.hour_rows(channel_id, self.start, found, known)
-        self.channels[channel_id] = known
-        self.known.add(known)
-        for mine, its in zip(self.hours, found, strict=True):
-            mine.add(its)
+        hours = forecast.forecast_hours(past, planned, self.start, self.count, self.weeks)
+        self._channel_rows += forecast.hour_rows(channel_id, self.start, hours, planned)
+        self.channels[channel_id] = planned
+        self.planned.add(planned)
+        for total, its in zip(self.hours, hours, strict=True):
+            total.add(its)
         if self.backtest:
-            one = forecast.backtest(past, self.start, len(self.tested), self.weeks)
+            pairs = forecast.backtest(past, self.start, len(self.tested), self.weeks)
             self.tested = [
                 (actual + its_actual, expected + its_expected)
                 for (actual, expected), (its_actual, its_expected) in zip(
-                    self.tested, one, strict=True
+                    self.tested, pairs, strict=True
                 )
             ]
 
     def rows(self) -> Iterator[ForecastRow]:
         """Yield all rows: hours of all channels together, of each channel, and hot minutes."""
-        yield from forecast.hour_rows(ALL, self.start, self.hours, self.known)
+        yield from forecast.hour_rows(ALL, self.start, self.hours, self.planned)
         yield from self._channel_rows
-        for at in forecast.hot_minutes(self.hours, self.known, MAX_MINUTES):
+        for at in forecast.hot_minutes(self.hours, self.planned, MAX_MINUTES):
             place = (forecast.hour_of(at) - self.start) // HOUR
             usual = self.hours[place].usual.deliveries / 60
-            for channel_id, known in ((ALL, self.known), *self.channels.items()):
-                row = forecast.minute_row(channel_id, at, known, usual)
+            for channel_id, planned in ((ALL, self.planned), *self.channels.items()):
+                row = forecast.minute_row(channel_id, at, planned, usual)
                 if row is not None:
                     yield row
 
@@ -131,12 +131,17 @@ def write(context: Context, forecast_rows: list[ForecastRow], rate: float) -> No
     """Replace the forecast in one transaction, so that readers never see a part."""
     rows = [
         [
-            *(it.channel_id, it.span_s, it.begins_at),
-            *(it.load.messages, it.load.deliveries, it.load.bytes),
-            *(it.scheduled, it.retries, it.low, it.high, it.samples, it.basis.value),
-            *(it.per_second, forecast.pumps_needed(it.per_second, rate), it.is_hot, context.run.id),
+            *(row.channel_id, row.span_s, row.begins_at),
+            *(row.load.messages, row.load.deliveries, row.load.bytes),
+            *(row.scheduled, row.retries, row.low, row.high, row.samples, row.basis.value),
+            *(
+                row.per_second,
+                forecast.pumps_needed(row.per_second, rate),
+                row.is_hot,
+                context.run.id,
+            ),
         ]
-        for it in forecast_rows
+        for row in forecast_rows
     ]
     database = context.database
     holes = ", ".join(["%s"] * len(COLUMNS))
@@ -149,17 +154,17 @@ def write(context: Context, forecast_rows: list[ForecastRow], rate: float) -> No
 def _result(
     plan: _ForecastPlan, rows: list[ForecastRow], rate: float, source: str
 ) -> dict[str, Any]:
-    whole = [it for it in rows if it.channel_id == ALL]
-    by_hour = [it for it in whole if it.span_s == forecast.HOUR_S]
+    whole = [row for row in rows if row.channel_id == ALL]
+    by_hour = [row for row in whole if row.span_s == forecast.HOUR_S]
     result = {
         "from": plan.start.isoformat(),
         "hours": plan.count,
         "weeks": plan.weeks,
-        "messages": round(sum(it.load.messages for it in by_hour)),
-        "deliveries": round(sum(it.load.deliveries for it in by_hour)),
-        "hot_hours": sum(it.is_hot for it in by_hour),
+        "messages": round(sum(row.load.messages for row in by_hour)),
+        "deliveries": round(sum(row.load.deliveries for row in by_hour)),
+        "hot_hours": sum(row.is_hot for row in by_hour),
         "hot_minutes": len(whole) - len(by_hour),
-        "workers": max(forecast.pumps_needed(it.per_second, rate) for it in by_hour),
+        "workers": max(forecast.pumps_needed(row.per_second, rate) for row in by_hour),
         "rate_per_second": round(rate, 1),
         "rate_source": source,
     }

@@ -94,19 +94,19 @@ def work(context: Context) -> dict[str, Any]:
     attempts = attempts.where((started >= f.lit(first)) & (started < f.lit(last)))
     attempts = attempts.where(~f.col("outcome").isin(*health.BROKERS_OWN)).persist()
     try:
-        found = _found(context, attempts, spans)
+        days = _measure(context, attempts, spans)
     finally:
         attempts.unpersist()
     for done, (start, _) in enumerate(spans):
         context.report("rating", done, len(spans))
-        _write(context, start.date(), found[start])
+        _write(context, start.date(), days[start])
     tried = sum(
-        one.measures["day"].attempts
-        for day in found.values()
-        for (consumer_id, _), one in day.items()
+        measurements.measures["day"].attempts
+        for day in days.values()
+        for (consumer_id, _), measurements in day.items()
         if consumer_id
     )
-    return {"days": len(spans), "rows": sum(map(len, found.values())), "attempts": tried}
+    return {"days": len(spans), "rows": sum(map(len, days.values())), "attempts": tried}
 
 
 JOB = Job("health", JOBS["health"].summary, add_options, work)
@@ -119,9 +119,11 @@ def days_of(day: str | None, end: datetime) -> list[endpoints.Span]:
     return [(start, min(start + hours.DAY, end)) for start in starts if start < end]
 
 
-def row_of(day: date, who: tuple[int, str], one: Measurements, objective: float) -> dict[str, Any]:
+def row_of(
+    day: date, who: tuple[int, str], measurements: Measurements, objective: float
+) -> dict[str, Any]:
     """Return a row of the table."""
-    measures = one.measures
+    measures = measurements.measures
     burns = {
         f"burn_{name}": health.burn_rate(measures[name], objective)
         for name in (*BURN_WINDOWS, "day")
@@ -130,11 +132,11 @@ def row_of(day: date, who: tuple[int, str], one: Measurements, objective: float)
         "day": day.isoformat(),
         "consumer_id": who[0],
         "host": who[1],
-        **one.values("day"),
-        "down_since": one.down_since,
+        **measurements.values("day"),
+        "down_since": measurements.down_since,
         "reason": health.reason(
             *(measures["day"], measures["before"]),
-            down_since=one.down_since,
+            down_since=measurements.down_since,
             burn_1h=burns["burn_1h"],
             burn_6h=burns["burn_6h"],
         ),
@@ -142,7 +144,7 @@ def row_of(day: date, who: tuple[int, str], one: Measurements, objective: float)
         # A rate of 1 for a week uses the whole budget of a week.
         "budget_used": health.burn_rate(measures["week"], objective),
         **burns,
-        "week_before": json.dumps(one.values("before")),
+        "week_before": json.dumps(measurements.values("before")),
     }
 
 
@@ -157,15 +159,15 @@ def _objective(text: str) -> float:
     return value
 
 
-def _found(
+def _measure(
     context: Context, attempts: DataFrame, spans: list[endpoints.Span]
 ) -> dict[datetime, Day]:
     """Return the measurements of each day."""
-    found: dict[datetime, Day] = {start: defaultdict(Measurements) for start, _ in spans}
+    days: dict[datetime, Day] = {start: defaultdict(Measurements) for start, _ in spans}
 
     def measured(row: Row) -> Measurements:
         day = datetime.fromtimestamp(row["day"], UTC)
-        return found[day][row["consumer_id"], row["host"]]
+        return days[day][row["consumer_id"], row["host"]]
 
     consumer_hosts = endpoints.hosts(context.spark, context.database)
     windows = endpoints.windows(context.spark, spans)
@@ -179,21 +181,24 @@ def _found(
     context.report("finding recoveries")
     runs = endpoints.runs(attempts, consumer_hosts).persist()
     for row in endpoints.recoveries(runs, windows).toLocalIterator():
-        known = measured(row).runs[row["window"]]
-        known.recoveries = row["n"]
-        known.recovery_median_s, known.recovery_longest_s = row["median_s"], row["longest_s"]
+        window_runs = measured(row).runs[row["window"]]
+        window_runs.recoveries = row["n"]
+        window_runs.recovery_median_s = row["median_s"]
+        window_runs.recovery_longest_s = row["longest_s"]
     for row in endpoints.outages(runs, windows).toLocalIterator():
         measured(row).runs[row["window"]].outage_s = row["outage_s"]
         if row["window"] == "day" and row["since"] is not None:
             measured(row).down_since = endpoints.from_micros(row["since"])
     runs.unpersist()
-    return found
+    return days
 
 
-def _write(context: Context, day: date, found: Day) -> None:
+def _write(context: Context, day: date, groups: Day) -> None:
     """Write one day in one transaction."""
     objective = context.options.objective
-    rows = [row_of(day, who, one, objective) for who, one in sorted(found.items())]
+    rows = [
+        row_of(day, who, measurements, objective) for who, measurements in sorted(groups.items())
+    ]
     with context.database.transaction():
         context.run.require_lock(context.database)
         context.database.replace_rows(

@@ -109,15 +109,15 @@ def work(context: Context) -> dict[str, Any]:
 
 def _consumer(context: Context) -> tuple[int, int, list[str]]:
     channel, _, client_id = context.options.consumer.partition("/")
-    found = context.database.read(
+    rows = context.database.read(
         "SELECT c.id, c.channel_id, c.event_types, c.state FROM channels_app_consumer c "
         "JOIN channels_app_channel h ON h.id = c.channel_id "
         "WHERE h.slug = %s AND c.client_id = %s",
         [channel, client_id],
     )
-    if not found:
+    if not rows:
         raise JobError(f"There is no consumer {client_id!r} on a channel {channel!r}.")
-    consumer_id, channel_id, event_types, state = found[0]
+    consumer_id, channel_id, event_types, state = rows[0]
     if state == "retired":
         raise JobError("The consumer was removed: nothing is sent to it any more.")
     return consumer_id, channel_id, json.loads(event_types)
@@ -178,15 +178,15 @@ def _stage_all(context: Context, restore: Restore, selected: Selection) -> dict[
             "without their bodies (HOOKSTATION_LAKE_BODIES=omit): they cannot be sent again."
         )
     rows = selected.with_bodies(done.brought_to)
-    left = rows.count() if done.brought_to else counted.messages
-    restore.plan(context.database, left, counted.key_ids)
-    _stage(context, restore, rows, left)
+    remaining = rows.count() if done.brought_to else counted.messages
+    restore.plan(context.database, remaining, counted.key_ids)
+    _stage(context, restore, rows, remaining)
     restore.end(context, selection.STAGED)
     return _result(counted)
 
 
-def _stage(context: Context, restore: Restore, rows: DataFrame, left: int) -> None:
-    parts = max(1, -(-left // PART_ROWS))
+def _stage(context: Context, restore: Restore, rows: DataFrame, remaining: int) -> None:
+    parts = max(1, -(-remaining // PART_ROWS))
     ordered = rows.repartitionByRange(parts, "id").sortWithinPartitions("id")
     batch: list[dict[str, Any]] = []
     for row in ordered.toLocalIterator():
@@ -227,14 +227,14 @@ def _pause() -> None:
 
 
 def _result(counted: SelectionCount) -> dict[str, Any]:
-    found: dict[str, Any] = {"messages": counted.messages, "bytes": counted.bytes}
+    result: dict[str, Any] = {"messages": counted.messages, "bytes": counted.bytes}
     for name, at in (("first", counted.first), ("last", counted.last)):
         if at is not None:
             # Spark returns instants without a zone, in this machine's.
-            found[name] = at.astimezone(UTC).isoformat()
+            result[name] = at.astimezone(UTC).isoformat()
     if counted.without_body:
-        found["without_body"] = counted.without_body
-    return found
+        result["without_body"] = counted.without_body
+    return result
 
 
 def _was_cancelled(run: runs.Run) -> bool:

@@ -88,7 +88,7 @@ def work(context: Context) -> dict[str, Any]:
         context.report("reading dead letters")
         total = rows.count()
         context.report("comparing responses", rows=total)
-        found = find_clusters(context, rows, consumers, until)
+        clusters = find_clusters(context, rows, consumers, until)
         context.report("reading the history of the consumers", rows=total)
         names = {key: row["name"] for key, row in consumers.items()}
         dead_letters.explain_onsets(
@@ -97,18 +97,18 @@ def work(context: Context) -> dict[str, Any]:
             database,
             context.report,
             rows,
-            found,
+            clusters,
             names,
             (since, until),
         )
     finally:
         rows.unpersist()
-    uncounted = total - sum(cluster["dead_count"] for cluster in found)
+    uncounted = total - sum(cluster["dead_count"] for cluster in clusters)
     context.report("writing", rows=total)
-    write(context, found, uncounted)
+    write(context, clusters, uncounted)
     return {
         "dead_letters": total,
-        "clusters": len(found),
+        "clusters": len(clusters),
         "left_out": uncounted,
         "since": since.isoformat(),
         "until": until.isoformat(),
@@ -162,10 +162,12 @@ def find_clusters(
     for group in groups:
         group["matches"] = taken.get((group["signature"], group["consumer_id"]), 0)
         by_kind[group["signature"]].append(group)
-    found = [merge_shares(kind, consumers) for kind in by_kind.values()]
     return sorted(
-        found,
-        key=lambda it: (-weight(it["dead_count"], until - it["last_seen_at"]), it["signature"]),
+        [merge_shares(kind, consumers) for kind in by_kind.values()],
+        key=lambda cluster: (
+            -weight(cluster["dead_count"], until - cluster["last_seen_at"]),
+            cluster["signature"],
+        ),
     )
 
 
@@ -173,7 +175,7 @@ def merge_shares(groups: list[Row], consumers: dict[int, Row]) -> Row:
     """Merge the shares of all consumers into one group."""
     groups.sort(key=lambda group: (-group["dead_count"], group["consumer_id"]))
     first = groups[0]
-    found = advice(first["outcome"], first["status_code"])
+    guidance = advice(first["outcome"], first["status_code"])
     sample = max(groups, key=lambda group: group["last_seen_at"])
     return {
         **{name: first[name] for name in ("signature", "outcome", "status_code", "shape")},
@@ -189,20 +191,20 @@ def merge_shares(groups: list[Row], consumers: dict[int, Row]) -> Row:
         "sample_id": sample["sample_id"],
         "consumer_count": len(groups),
         "consumers": [share(group, consumers) for group in groups[:MAX_CONSUMERS]],
-        "kind": found.kind.value,
-        "advice": found.text,
+        "kind": guidance.kind.value,
+        "advice": guidance.text,
         "story": "",
     }
 
 
 def share(group: Row, consumers: dict[int, Row]) -> Row:
     """Return one consumer's share of a group, with its replay."""
-    known = consumers.get(group["consumer_id"], {})
+    consumer = consumers.get(group["consumer_id"], {})
     begins, ends = group["accepted_from"], group["accepted_to"]
     return {
         "consumer": group["consumer_id"],
-        "channel": known.get("channel"),
-        "name": known.get("name", str(group["consumer_id"])),
+        "channel": consumer.get("channel"),
+        "name": consumer.get("name", str(group["consumer_id"])),
         "dead": group["dead_count"],
         # A replay can send those that are still in the tables and have not expired.
         "sendable": group["dead_count"] - group["archived_count"] - group["expired_count"],
@@ -213,11 +215,11 @@ def share(group: Row, consumers: dict[int, Row]) -> Row:
     }
 
 
-def write(context: Context, found: list[Row], uncounted: int) -> None:
+def write(context: Context, clusters: list[Row], uncounted: int) -> None:
     """Replace the report in one transaction, so that readers never see a part."""
     rows = [
         [_stored(name, place, cluster, context.run.id) for name in COLUMNS]
-        for place, cluster in enumerate(found, 1)
+        for place, cluster in enumerate(clusters, 1)
     ]
     if uncounted:
         other = {"dead_count": uncounted, "consumers": [], "consumer_count": 0}

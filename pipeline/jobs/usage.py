@@ -82,11 +82,11 @@ JOB = Job("usage", JOBS["usage"].summary, add_options, work)
 def by_day(rows: Iterable[Row], dates: Iterable[date]) -> Iterator[list[Row]]:
     """Yield the rows of each of these days; rows come in chronological order."""
     groups = groupby(rows, key=lambda row: instant(row).date())
-    day, found = next(groups, (None, iter(())))
+    day, day_rows = next(groups, (None, iter(())))
     for wanted in dates:
-        rows_of_day = list(found) if day == wanted else []
+        rows_of_day = list(day_rows) if day == wanted else []
         if day == wanted:
-            day, found = next(groups, (None, iter(())))
+            day, day_rows = next(groups, (None, iter(())))
         yield rows_of_day
 
 
@@ -174,7 +174,7 @@ def _summed(rows: DataFrame, *keys: str) -> DataFrame:
 def _messages_of(datasets: Datasets, rows: DataFrame) -> DataFrame:
     """Return producer and size of the rows' messages, reading only the days that have any."""
     day = f.shiftright("message_id", tables.TIME_SHIFT) / f.lit(1000 * hours.DAY_S)
-    found = rows.select(f.floor(day).alias("day")).distinct().collect()
+    days = rows.select(f.floor(day).alias("day")).distinct().collect()
     parts = [
         datasets.messages(
             tables.EPOCH + timedelta(days=first),
@@ -182,7 +182,7 @@ def _messages_of(datasets: Datasets, rows: DataFrame) -> DataFrame:
             ["id", "producer_id", "body_bytes"],
         )
         # For example today's, and a single one of last month, without the days in between.
-        for first, last in hours.spans([row["day"] for row in found]) or [(0, 0)]
+        for first, last in hours.spans([row["day"] for row in days]) or [(0, 0)]
     ]
     return reduce(DataFrame.unionByName, parts).withColumnRenamed("id", "message_id")
 

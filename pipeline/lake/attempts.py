@@ -56,7 +56,7 @@ class SegmentDeliveries:
         return totals.numbers(self._all, "attempt_count")
 
     @cached_property
-    def _found(self) -> Numbers:
+    def _read_counts(self) -> Numbers:
         """Number of each delivery's attempts that were read."""
         return np.zeros(len(self._keys), np.int64)
 
@@ -82,7 +82,7 @@ class SegmentDeliveries:
         is_own = self._keys[places] == wanted
         if not is_own.all():
             batch, places = batch.filter(pa.array(is_own)), places[is_own]
-        self._found += np.bincount(places, minlength=len(self._keys))
+        self._read_counts += np.bincount(places, minlength=len(self._keys))
         owner_columns = [
             self._all.column(column.name).take(pa.array(places)) for column in tables.OWNER_COLUMNS
         ]
@@ -92,7 +92,7 @@ class SegmentDeliveries:
 
     def incomplete(self) -> Iterator[list[int]]:
         """Yield lists of deliveries of which attempts are missing."""
-        missing = self._keys[self._found != self._expected].tolist()
+        missing = self._keys[self._read_counts != self._expected].tolist()
         for start in range(0, len(missing), LOOKUP_KEYS):
             yield missing[start : start + LOOKUP_KEYS]
 
@@ -107,8 +107,8 @@ def read(deliveries: SegmentDeliveries, where: str) -> Iterator[pa.RecordBatch]:
     alone = tables.ATTEMPTS_ONLY
     for batch in executor.read(alone.select(f"{condition} ORDER BY a.id"), alone.schema):
         yield deliveries.match(batch)
-    for some in deliveries.incomplete():
-        listed = ", ".join(map(str, some))
+    for ids in deliveries.incomplete():
+        listed = ", ".join(map(str, ids))
         yield from joined(f"d.id IN ({listed}) AND (a.id < {low:d} OR a.id >= {high:d})")
 
 
@@ -127,11 +127,11 @@ def totals_of(low: int, high: int, limits: Cutoffs, deliveries: int) -> Iterator
     row_count = _count(tables.DELIVERIES, f"d.id >= {low:d} AND d.id < {high:d}")
     if row_count <= MAX_READ_RATIO * deliveries:
         own = f"a.delivery_id >= {low:d} AND a.delivery_id < {high:d}"
-        found = totals.of_tables("attempts", own, tables.ATTEMPTS_ONLY.source)
+        sums = totals.of_tables("attempts", own, tables.ATTEMPTS_ONLY.source)
         if row_count > deliveries:
-            others = totals.of_tables("attempts", eligible.not_in_segment(low, high, limits))
-            found = {name: value - others[name] for name, value in found.items()}
-        yield found
+            ineligible = totals.of_tables("attempts", eligible.not_in_segment(low, high, limits))
+            sums = {name: value - ineligible[name] for name, value in sums.items()}
+        yield sums
     yield totals.of_tables("attempts", eligible.where(DELIVERIES, low, high, limits))
 
 

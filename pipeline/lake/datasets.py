@@ -135,20 +135,20 @@ class Datasets:
         high = tables.first_key(until)
         # Start at the table's first key, or nearly all of a wide range would be one empty part.
         wanted = list(dict.fromkeys(["id", *columns]))
-        found = self.table_rows(table, max(low, self.first_key(table)), high, wanted, where)
+        rows = self.table_rows(table, max(low, self.first_key(table)), high, wanted, where)
         pruned, pruning = self._files(table, low, high)
         if pruned and table is MESSAGES and self._is_any_restored():
             restored = self.table_keys(RESTORED_KEYS, low, high)
-            found = found.join(restored, "id", "left_anti")
-        found = found.select(*columns)
+            rows = rows.join(restored, "id", "left_anti")
+        rows = rows.select(*columns)
         if pruned:
-            found = found.unionByName(self._parquet(table, pruned, low, high, columns))
+            rows = rows.unionByName(self._parquet(table, pruned, low, high, columns))
         if pruning:
             archived = self._parquet(table, pruning, low, high, wanted)
-            left = self.table_rows(table, low, high, ["id"])
-            archived = archived.join(left, "id", "left_anti").select(*columns)
-            found = found.unionByName(archived)
-        return found
+            remaining = self.table_rows(table, low, high, ["id"])
+            archived = archived.join(remaining, "id", "left_anti").select(*columns)
+            rows = rows.unionByName(archived)
+        return rows
 
     def first_key(self, table: Table) -> int:
         """The first key of the broker's table."""

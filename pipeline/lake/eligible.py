@@ -123,10 +123,10 @@ def _by_channel(prefix: str, limits: Cutoffs, condition: Any) -> str:
         groups.setdefault(cutoff, []).append(key)
     if not groups:
         return str(condition(limits.cutoff))
-    others = f"{prefix}.channel_id NOT IN ({_listed(limits.channels)}) AND "
+    other_channels = f"{prefix}.channel_id NOT IN ({_listed(limits.channels)}) AND "
     return " OR ".join(
         [
-            others + condition(limits.cutoff),
+            other_channels + condition(limits.cutoff),
             *(
                 f"{prefix}.channel_id IN ({_listed(keys)}) AND {condition(cutoff)}"
                 for cutoff, keys in groups.items()

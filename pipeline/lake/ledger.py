@@ -102,8 +102,7 @@ class Ledger:
 
     def has_files(self) -> bool:
         """Whether the lake has files, or may have."""
-        found = self.database.read(f"SELECT 1 FROM {SEGMENTS} WHERE files <> '[]' LIMIT 1")
-        return bool(found)
+        return bool(self.database.read(f"SELECT 1 FROM {SEGMENTS} WHERE files <> '[]' LIMIT 1"))
 
     def days_since(self, at: datetime) -> list[date]:
         """Return the days in which files may have been written since then."""

@@ -50,7 +50,11 @@ def segments_of_day(
     """Yield segments of rows made on that day, outside the unfinished segments."""
     low, high = tables.first_key(_start(day)), tables.first_key(_start(day + timedelta(days=1)))
     high = min(high, tables.first_key(limits.latest))
-    taken = [(it.low, it.high) for it in unfinished if it.kind == kind and it.day == day]
+    taken = [
+        (segment.low, segment.high)
+        for segment in unfinished
+        if segment.kind == kind and segment.day == day
+    ]
     start = rows = size = 0
     end = low
     for first, stop, count, more in _count_keys(database, kind, low, high, limits, taken):

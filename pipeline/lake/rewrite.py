@@ -58,12 +58,12 @@ def segments_with(ledger: Ledger, paths: set[str]) -> list[Segment]:
 
     The deliveries are found by their messages, also by the run that continues this one.
     """
-    found = [
+    segments = [
         segment
         for segment in ledger.in_states(PRUNED)
         if any(file.path in paths for file in segment.files)
     ]
-    return sorted(found, key=lambda segment: (segment.kind == MESSAGES, segment.id))
+    return sorted(segments, key=lambda segment: (segment.kind == MESSAGES, segment.id))
 
 
 def erase(
@@ -165,16 +165,16 @@ def _live_keys(database: Database, segment: Segment) -> list[int]:
     table, _ = KEY_COLUMNS[segment.tables[0]]
     brought_back = "SELECT 1 FROM delivery_restoredmessage r WHERE r.message_id = x.id"
     own = "" if segment.kind == DELIVERIES else f"AND NOT EXISTS ({brought_back}) "
-    found: list[int] = []
+    keys: list[int] = []
     after = segment.low - 1
     while page := database.read(
         f"SELECT x.id FROM {table} x WHERE x.id > %s AND x.id < %s {own}"
         f"ORDER BY 1 LIMIT {PAGE_ROWS}",
         [after, segment.high],
     ):
-        found += [int(key) for (key,) in page]
-        after = found[-1]
-    return found
+        keys += [int(key) for (key,) in page]
+        after = keys[-1]
+    return keys
 
 
 def _without_keys(folder: Path, file: File, live: pa.Array, run_id: int) -> File | None:

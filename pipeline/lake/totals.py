@@ -52,8 +52,8 @@ def _keys(sql: str) -> Total:
 
 def numbers(batch: pa.RecordBatch, column: str) -> Numbers:
     """Return a column of integers without nulls."""
-    found: Any = batch.column(column).to_numpy(zero_copy_only=False)
-    return np.asarray(found, dtype=np.int64)
+    values: Any = batch.column(column).to_numpy(zero_copy_only=False)
+    return np.asarray(values, dtype=np.int64)
 
 
 TOTALS: Mapping[str, Mapping[str, Total]] = {
@@ -84,8 +84,10 @@ def names(table: str, keep_bodies: bool) -> set[str]:
 
 def of_batch(table: str, batch: pa.RecordBatch) -> dict[str, int]:
     """Return totals of rows in memory, for the columns that they have."""
-    known = set(batch.schema.names)
-    sums = {name: total.of(batch) for name, total in TOTALS[table].items() if total.column in known}
+    columns = set(batch.schema.names)
+    sums = {
+        name: total.of(batch) for name, total in TOTALS[table].items() if total.column in columns
+    }
     return {ROWS: batch.num_rows, **sums}
 
 
@@ -93,14 +95,14 @@ def of_file(table: str, path: Path, names: Collection[str]) -> dict[str, int]:
     """Return the named totals of a file's rows."""
     selected = {name: total for name, total in TOTALS[table].items() if name in names}
     columns = sorted({total.column for total in selected.values()})
-    found = dict.fromkeys(names, 0)
+    sums = dict.fromkeys(names, 0)
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             for batch in file.read_row_group(group, columns).to_batches():
-                found[ROWS] += batch.num_rows
+                sums[ROWS] += batch.num_rows
                 for name, total in selected.items():
-                    found[name] += total.of(batch)
-    return found
+                    sums[name] += total.of(batch)
+    return sums
 
 
 def of_tables(table: str, where: str, source: str = "") -> dict[str, int]:

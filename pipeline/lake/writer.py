@@ -271,14 +271,14 @@ def _check(task: dict[str, Any]) -> dict[str, Any]:
             return {"differs": f"{file['path']} is not what was written"}
         if (rows := totals.of_file(file["table"], path, file["totals"])) != file["totals"]:
             return {"differs": f"{file['path']} has {rows}, not {file['totals']}"}
-    known = {file["table"]: file["totals"] for file in task["files"]}
+    file_totals = {file["table"]: file["totals"] for file in task["files"]}
     for name in task["tables"]:
-        found: dict[str, int] = {}
-        for found in _table_totals(task, name):
-            if _is_same(found, known.get(name)):
+        sums: dict[str, int] = {}
+        for sums in _table_totals(task, name):
+            if _is_same(sums, file_totals.get(name)):
                 break
         else:
-            return {"differs": f"{name}: the tables have {found}, the file {known.get(name)}"}
+            return {"differs": f"{name}: the tables have {sums}, the file {file_totals.get(name)}"}
     return {}
 
 
@@ -291,10 +291,10 @@ def _table_totals(task: dict[str, Any], name: str) -> Iterator[dict[str, int]]:
         yield totals.of_tables(name, eligible.where(task["kind"], low, high, limits))
 
 
-def _is_same(found: dict[str, int], wanted: dict[str, int] | None) -> bool:
+def _is_same(sums: dict[str, int], wanted: dict[str, int] | None) -> bool:
     """Compare totals; without a file there must be no rows."""
     if wanted is None:
-        return not any(found.values())
+        return not any(sums.values())
     # Compare common totals only: files without bodies lack theirs, and tables lack those that never
     # change.
-    return all(found[total] == wanted[total] for total in found.keys() & wanted.keys())
+    return all(sums[total] == wanted[total] for total in sums.keys() & wanted.keys())

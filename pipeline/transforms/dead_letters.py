@@ -18,7 +18,7 @@ from pipeline.core import encryption, triage
 from pipeline.core.encryption import DecryptionKeys
 from pipeline.core.health import ARRIVED
 from pipeline.core.hours import utc
-from pipeline.core.triage import NEAR, Change, History, OnsetFacts, explain_onset
+from pipeline.core.triage import NEAR, AuditedChange, History, OnsetFacts, explain_onset
 from pipeline.lake.datasets import Datasets
 
 MAX_EXCERPT_LENGTH = 1000
@@ -173,10 +173,10 @@ def sign(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     keys = DecryptionKeys(settings.encryption_keys())
     for batch in batches:
         rows = batch.select(["id", "outcome", "status_code", "host", *RESPONSE_COLUMNS]).to_pylist()
-        found = [_signed(row, keys) for row in rows]
+        signatures = [_signed(row, keys) for row in rows]
         signed = batch.drop_columns(list(RESPONSE_COLUMNS))
         for place, name in enumerate(SIGNATURE_COLUMNS):
-            values = pa.array([values[place] for values in found], pa.string())
+            values = pa.array([values[place] for values in signatures], pa.string())
             signed = signed.append_column(name, values)
         yield signed
 
@@ -187,22 +187,24 @@ def explain_onsets(
     database: Database,
     report: Callable[[str, int, int], None],
     rows: DataFrame,
-    found: list[Row],
+    clusters: list[Row],
     names: Mapping[int, str],
     window: tuple[datetime, datetime],
 ) -> None:
     """Explain the onset of the first groups."""
-    first = found[:MAX_EXPLAINED]
+    first = clusters[:MAX_EXPLAINED]
     if not first:
         return
-    onsets = [(it["signature"], it["first_consumer"], it["began_at"]) for it in first]
+    onsets = [
+        (cluster["signature"], cluster["first_consumer"], cluster["began_at"]) for cluster in first
+    ]
     before = histories(spark, datasets, onsets, *window)
     past = {row["signature"]: row for row in before.toArrow().to_pylist()}
     died = {
         row["kind"]: utc(row["last_dead_at"])
         for row in last_dead_letters(spark, rows, onsets).toArrow().to_pylist()
     }
-    failing = _failing_since(found)
+    failing = _failing_since(clusters)
     for place, cluster in enumerate(first):
         report("finding changes", place, len(first))
         whose = cluster["first_consumer"]
@@ -214,7 +216,9 @@ def explain_onsets(
                 consumer=name,
                 began_at=began,
                 changes=_changes(database, name, began),
-                neighbours=sorted((one, at) for one, at in same_host.items() if one != name),
+                neighbours=sorted(
+                    (neighbour, at) for neighbour, at in same_host.items() if neighbour != name
+                ),
                 before=_before(past.get(cluster["signature"]), died.get(cluster["signature"])),
             )
         )
@@ -251,20 +255,20 @@ def _signed(row: dict[str, Any], keys: DecryptionKeys) -> tuple[str, str]:
     return triage.signature(*kind, shape, keys.mac_key), ENCRYPTED_SHAPE
 
 
-def _failing_since(found: Iterable[Row]) -> dict[str, dict[str, datetime]]:
+def _failing_since(clusters: Iterable[Row]) -> dict[str, dict[str, datetime]]:
     """Return by host when each of its consumers began to fail in any way."""
     hosts: dict[str, dict[str, datetime]] = defaultdict(dict)
-    for cluster in found:
-        known = hosts[cluster["host"]]
+    for cluster in clusters:
+        consumers = hosts[cluster["host"]]
         for part in cluster["consumers"]:
             at = datetime.fromisoformat(part["failing_since"])
-            known[part["name"]] = min(at, known.get(part["name"], at))
+            consumers[part["name"]] = min(at, consumers.get(part["name"], at))
     return hosts
 
 
-def _changes(database: Database, name: str, began_at: datetime) -> list[Change]:
+def _changes(database: Database, name: str, began_at: datetime) -> list[AuditedChange]:
     """Return changes of a consumer and its channel in the day before the onset, newest first."""
-    found = []
+    changes = []
     for target in (f"consumer:{name}", f"channel:{name.partition('/')[0]}"):
         rows = database.read(
             "SELECT at, actor, action, after FROM channels_app_auditentry "
@@ -274,8 +278,10 @@ def _changes(database: Database, name: str, began_at: datetime) -> list[Change]:
         for at, actor, action, after in rows:
             fields = json.loads(after) if after and action.endswith(".update") else None
             names = tuple(sorted(fields)) if isinstance(fields, dict) else ()
-            found.append(Change(instant(at), actor, action, target.partition(":")[2], names))
-    return found
+            changes.append(
+                AuditedChange(instant(at), actor, action, target.partition(":")[2], names)
+            )
+    return changes
 
 
 def _before(past: Row | None, last_dead_at: datetime | None) -> History:

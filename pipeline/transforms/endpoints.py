@@ -92,11 +92,11 @@ def by_consumer_and_host(rows: DataFrame, consumer_hosts: DataFrame) -> DataFram
         f.struct(f.lit(0).cast("long").alias("whose"), host.alias("place")),
     )
     rest = [name for name in rows.columns if name != "consumer_id"]
-    found = rows.join(f.broadcast(consumer_hosts), "consumer_id", "left")
-    found = found.select(*rest, f.explode(groups).alias("of")).select(
+    grouped = rows.join(f.broadcast(consumer_hosts), "consumer_id", "left")
+    grouped = grouped.select(*rest, f.explode(groups).alias("of")).select(
         *rest, f.col("of.whose").alias("consumer_id"), f.col("of.place").alias("host")
     )
-    return found.where((f.col("consumer_id") != 0) | (f.col("host") != ""))
+    return grouped.where((f.col("consumer_id") != 0) | (f.col("host") != ""))
 
 
 def sums(
@@ -117,7 +117,7 @@ def sums(
         hour - hour % hours.DAY_S + hours.DAY_S, f.lit(int(end.timestamp())).cast("long")
     )
     age = ((evening - hour) / hours.HOUR_S).cast("int")
-    weights = f.array(*[f.lit(health.recency(one)).cast("long") for one in range(24)])
+    weights = f.array(*[f.lit(health.recency(hour_count)).cast("long") for hour_count in range(24)])
     cube = cube.withColumn("weight", f.element_at(weights, age))
     inside = (f.col("hour_s") >= f.col("low")) & (f.col("hour_s") < f.col("high"))
     timed = f.when(f.col("window").isin(*COMPARED), f.col("bucket")).alias("bucket")
@@ -155,21 +155,21 @@ def runs(attempts: DataFrame, consumer_hosts: DataFrame) -> DataFrame:
     # Attempts with the same number of successes before them form a run, with the success that ends
     # it.
     tries = tries.withColumn("run", f.coalesce(f.sum("good").over(earlier), f.lit(0)))
-    found = tries.groupBy(*GROUP_COLUMNS, "run").agg(
+    grouped = tries.groupBy(*GROUP_COLUMNS, "run").agg(
         f.sum(1 - f.col("good")).alias("failures"),
         f.min(f.when(f.col("good") == 0, f.col("started"))).alias("first"),
         f.min(f.when(f.col("good") == 1, f.col("ended"))).alias("recovered"),
     )
-    return found.where(f.col("failures") > 0).drop("run")
+    return grouped.where(f.col("failures") > 0).drop("run")
 
 
-def recoveries(found: DataFrame, spans: DataFrame) -> DataFrame:
+def recoveries(failure_runs: DataFrame, spans: DataFrame) -> DataFrame:
     """Count the runs that ended in each window, with their durations."""
     at = f.col("recovered")
     inside = (at >= f.col("low") * MICROS) & (at < f.col("high") * MICROS)
     took = (at - f.col("first")) / MICROS
     return (
-        found.join(f.broadcast(_compared(spans)), inside)
+        failure_runs.join(f.broadcast(_compared(spans)), inside)
         .groupBy("day", *GROUP_COLUMNS, "window")
         .agg(
             f.count("*").alias("n"),
@@ -179,11 +179,11 @@ def recoveries(found: DataFrame, spans: DataFrame) -> DataFrame:
     )
 
 
-def outages(found: DataFrame, spans: DataFrame) -> DataFrame:
+def outages(failure_runs: DataFrame, spans: DataFrame) -> DataFrame:
     """Return how much of each window long runs covered, and the beginning of an unfinished one."""
     low, high = f.col("low") * MICROS, f.col("high") * MICROS
     first, end = f.col("first"), f.coalesce("recovered", f.lit(1 << 62))
-    long = found.where(f.col("failures") >= health.OUTAGE_FAILURES)
+    long = failure_runs.where(f.col("failures") >= health.OUTAGE_FAILURES)
     return (
         long.join(f.broadcast(_compared(spans)), (first < high) & (end > low))
         .groupBy("day", *GROUP_COLUMNS, "window")

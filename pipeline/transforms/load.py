@@ -34,7 +34,7 @@ class Fanout:
 
     def __init__(self, patterns: Patterns) -> None:
         self._patterns = patterns
-        self._known: dict[tuple[int, str], int] = {}
+        self._counts: dict[tuple[int, str], int] = {}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the same rows with one more column."""
@@ -48,10 +48,10 @@ class Fanout:
     def of(self, channel_id: int, event_type: str) -> int:
         """Return how many consumers of the channel want this event type."""
         key = (channel_id, event_type)
-        if key not in self._known:
-            some = self._patterns.get(channel_id, ())
-            self._known[key] = sum(matches(patterns, event_type) for patterns in some)
-        return self._known[key]
+        if key not in self._counts:
+            filters = self._patterns.get(channel_id, ())
+            self._counts[key] = sum(matches(patterns, event_type) for patterns in filters)
+        return self._counts[key]
 
 
 def history(
@@ -64,9 +64,9 @@ def history(
     due = f.col("due_at")
     messages = messages.where((f.col("state") != "cancelled") & (due >= since) & (due < until))
     rows = _by_hour(_with_copies(messages, fanout)).orderBy("channel_id").toLocalIterator()
-    for channel_id, some in groupby(rows, lambda row: int(row["channel_id"])):
+    for channel_id, channel_rows in groupby(rows, lambda row: int(row["channel_id"])):
         past = PastLoad()
-        for row in some:
+        for row in channel_rows:
             at = datetime.fromtimestamp(row["hour"] * HOUR_S, UTC)
             kind = past.later if row["later"] else past.at_once
             kind[at] = Load(row["messages"], row["deliveries"], row["bytes"])
@@ -94,7 +94,7 @@ def scheduled(
     until: datetime,
 ) -> dict[int, ScheduledLoad]:
     """Return what is due between two instants, by channel. Both queries read short index ranges."""
-    found: dict[int, ScheduledLoad] = defaultdict(ScheduledLoad)
+    loads: dict[int, ScheduledLoad] = defaultdict(ScheduledLoad)
     minute = MINUTE.format("")
     for channel_id, event_type, at, number, size in database.read(
         f"SELECT channel_id, event_type, {minute}, COUNT(*), SUM(body_bytes) "
@@ -104,8 +104,7 @@ def scheduled(
     ):
         copies = fanout.of(channel_id, event_type)
         load = Load(number, number * copies, int(size) * copies)
-        one = ScheduledLoad(scheduled={_minute(at): load})
-        found[channel_id].add(one)
+        loads[channel_id].add(ScheduledLoad(scheduled={_minute(at): load}))
     minute = MINUTE.format("d.")
     for consumer_id in _queued(database, channels):
         for at, number, size in database.read(
@@ -114,9 +113,9 @@ def scheduled(
             f"AND d.state = 'queued' AND d.due_at > %s AND d.due_at < %s GROUP BY {minute}",
             [consumer_id, since, until],
         ):
-            one = ScheduledLoad(retries={_minute(at): Load(0, number, int(size))})
-            found[channels[consumer_id]].add(one)
-    return found
+            retries = {_minute(at): Load(0, number, int(size))}
+            loads[channels[consumer_id]].add(ScheduledLoad(retries=retries))
+    return loads
 
 
 def rate(database: Database, wanted: float | None, now: datetime) -> tuple[float, str]:

@@ -216,11 +216,11 @@ class Reconciliation:
         A message that only deliveries refer to has a row too (``known`` is false).
         """
         names = ["channel_id", "state", "event_type", "consumer_count", "accepted_at"]
-        found = self._datasets.messages(self._since, self._until, ["id", "version", *names])
-        found = found.groupBy("id").agg(
+        messages = self._datasets.messages(self._since, self._until, ["id", "version", *names])
+        messages = messages.groupBy("id").agg(
             f.count("*").alias("copies"), f.max(f.struct("version", *names)).alias("row")
         )
-        found = found.select("id", "copies", "row.*")
+        messages = messages.select("id", "copies", "row.*")
         owned = self.pairs.groupBy("message_id").agg(
             # A replay from the lake, or a backfill from it, is not fan-out.
             f.count(f.when(f.col("made") > f.col("replayed"), 1)).alias("fanned_out"),
@@ -229,7 +229,7 @@ class Reconciliation:
             f.min("low_channel").alias("low_channel"),
             f.max("high_channel").alias("high_channel"),
         )
-        rows = found.join(owned, found["id"] == owned["message_id"], "full_outer")
+        rows = messages.join(owned, messages["id"] == owned["message_id"], "full_outer")
         rows = rows.join(self._channels, "channel_id", "left")
         key = f.coalesce("id", "message_id")
         mark = f.coalesce("mark", f.lit(0))
@@ -267,8 +267,10 @@ class Reconciliation:
 
     def findings(self) -> DataFrame:
         """Return suspected discrepancies, as rows of FINDING_SCHEMA."""
-        some = [*self._of_deliveries(), *self._of_fan_out(), self._of_tables()]
-        return reduce(DataFrame.unionByName, some)
+        return reduce(
+            DataFrame.unionByName,
+            [*self._of_deliveries(), *self._of_fan_out(), self._of_tables()],
+        )
 
     def _of_deliveries(self) -> Iterator[DataFrame]:
         rows = self.deliveries.where("id IS NOT NULL")
@@ -298,19 +300,19 @@ class Reconciliation:
 
     def _of_fan_out(self) -> Iterator[DataFrame]:
         rows, place = self.messages, ("channel_id",)
-        known = rows.where("known")
+        stored = rows.where("known")
         off = "consumer_count < fanned_out OR consumer_count > fanned_out AND must_exist"
-        yield _finding(known.where(off), "fan_out", "fan_out", "msg", "key", place, "key")
+        yield _finding(stored.where(off), "fan_out", "fan_out", "msg", "key", place, "key")
         yield _finding(
-            known.where("copies > 1"), "doubled_message", "doubled", "msg", "key", place, "key"
+            stored.where("copies > 1"), "doubled_message", "doubled", "msg", "key", place, "key"
         )
-        misdirected = known.where("low_channel <> channel_id OR high_channel <> channel_id")
+        misdirected = stored.where("low_channel <> channel_id OR high_channel <> channel_id")
         yield _finding(misdirected, "unasked", "unasked", "msg", "key", place, "key")
-        late = known.where((f.col("state") == "accepted") & (f.col("accepted_at") < self._before))
+        late = stored.where((f.col("state") == "accepted") & (f.col("accepted_at") < self._before))
         yield _finding(late, "undispatched", "undispatched", "msg", "key", place, "key")
-        nowhere = known.where("mark IS NULL")
+        nowhere = stored.where("mark IS NULL")
         yield _finding(nowhere, "channelless", "orphans", "msg", "key", (), "key")
-        missing = known.where("size(missing_consumers) > 0")
+        missing = stored.where("size(missing_consumers) > 0")
         missing = missing.withColumn("consumer_id", f.explode("missing_consumers"))
         of_one = ("channel_id", "consumer_id")
         yield _finding(missing, "missing", "missing", "msg", "key", of_one, "key")
@@ -318,8 +320,8 @@ class Reconciliation:
         lost = self.deliveries.where("id IS NOT NULL").join(unknown, "message_id", "left_semi")
         lost = lost.join(self._channels.select("channel_id", "mark"), "channel_id", "left")
         for kind, of in (("messageless", "NOT NULL"), ("messageless_live", "NULL")):
-            some = lost.where(f"mark IS {of}")
-            yield _finding(some, kind, "orphans", "dlv", "id", (), "message_id")
+            dangling = lost.where(f"mark IS {of}")
+            yield _finding(dangling, kind, "orphans", "dlv", "id", (), "message_id")
 
     def _of_tables(self) -> DataFrame:
         """Query the broker's tables in ranges of their keys."""
@@ -335,11 +337,11 @@ class Reconciliation:
         ]
         schema = from_arrow_schema(RANGE_SCHEMA)
         rows = self._spark.createDataFrame(ranges, schema).repartition(RANGE_COUNT)
-        found = rows.mapInArrow(query_ranges, from_arrow_schema(FINDING_SCHEMA))
-        known = self.messages.where("known").select("key").withColumn("kind", f.lit("lost"))
-        found = found.join(known, ["kind", "key"], "left_anti")
+        findings = rows.mapInArrow(query_ranges, from_arrow_schema(FINDING_SCHEMA))
+        stored = self.messages.where("known").select("key").withColumn("kind", f.lit("lost"))
+        findings = findings.join(stored, ["kind", "key"], "left_anti")
         taken = (f.col("key") <= self._directory.mark) & (f.col("key") < self._scope.whole_from)
-        return found.where(~((f.col("kind") == "lost") & taken))
+        return findings.where(~((f.col("kind") == "lost") & taken))
 
     @property
     def _before(self) -> Column:
@@ -357,28 +359,28 @@ def query_ranges(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for row in batch.to_pylist():
             sql = RANGE_QUERIES[row["kind"]].format(low=row["low"], high=row["high"])
             name, prefix = RANGE_CHECKS[row["kind"]]
-            found = [
+            findings = [
                 {
                     "kind": row["kind"],
                     "name": name,
                     "prefix": prefix,
-                    "key": it["id"],
-                    "channel_id": it["channel_id"],
+                    "key": place["id"],
+                    "channel_id": place["channel_id"],
                     "consumer_id": 0,
-                    "owner": it["id"],
+                    "owner": place["id"],
                 }
                 for answer in executor.read(sql, PLACE_SCHEMA)
-                for it in answer.to_pylist()
+                for place in answer.to_pylist()
             ]
-            if found:
-                yield pa.RecordBatch.from_pylist(found, schema=FINDING_SCHEMA)
+            if findings:
+                yield pa.RecordBatch.from_pylist(findings, schema=FINDING_SCHEMA)
 
 
 def recheck(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of FINDING_SCHEMA that are still wrong."""
     for batch in batches:
         rows = sorted(batch.to_pylist(), key=_query_of)
-        kept = [row for _, some in groupby(rows, _query_of) for row in still_wrong(list(some))]
+        kept = [row for _, group in groupby(rows, _query_of) for row in still_wrong(list(group))]
         if kept:
             yield pa.RecordBatch.from_pylist(kept, schema=FINDING_SCHEMA)
 
@@ -425,9 +427,9 @@ def _query_of(row: Row) -> tuple[str, int]:
 
 
 def _query(sql: str, rows: Sequence[Row], consumer: int) -> set[int]:
-    found: set[int] = set()
+    matches: set[int] = set()
     for start in range(0, len(rows), QUERY_KEYS):
         keys = ", ".join(str(int(row["key"])) for row in rows[start : start + QUERY_KEYS])
         for batch in executor.read(sql.format(keys=keys, consumer=consumer), KEY_SCHEMA):
-            found.update(batch.column(0).to_pylist())
-    return found
+            matches.update(batch.column(0).to_pylist())
+    return matches

@@ -38,7 +38,7 @@ ExecutorCall = Callable[[str], str]
 """A call on an executor: writer.export or writer.check."""
 
 
-class Day(NamedTuple):
+class PlannedDay(NamedTuple):
     """Eligible rows of a day that are in no segment yet."""
 
     kind: str
@@ -48,7 +48,7 @@ class Day(NamedTuple):
     ranges: list[PlannedRange]
 
 
-Plan = Generator[Day, None, None]
+Plan = Generator[PlannedDay, None, None]
 
 
 def plan(context: Context, ledger: Ledger, stop: Event) -> Plan:
@@ -71,7 +71,7 @@ class Archiver:
         self._waiting.extend((writer.check, each) for each in ledger.in_states(EXPORTED))
         self._waiting.extend((writer.export, each) for each in ledger.in_states(PLANNED))
         self._running: dict[Future[dict[str, Any]], tuple[ExecutorCall, Segment]] = {}
-        self._planning: Future[Day | None] | None = None
+        self._planning: Future[PlannedDay | None] | None = None
         self._is_planned = False
         self._total, self._ended, self._rows = len(self._waiting), 0, 0
         self._counts = {"exported": 0, "verified": 0, "to_do_again": 0, "rows": 0}
@@ -118,9 +118,9 @@ class Archiver:
                 future = executors.submit(_call_executor, self._context.workers, call, task)
                 self._running[future] = call, segment
             starting = None
-        return [one for one in (*self._running, self._planning, starting) if one]
+        return [future for future in (*self._running, self._planning, starting) if future]
 
-    def _add_planned(self, day: Day | None) -> None:
+    def _add_planned(self, day: PlannedDay | None) -> None:
         if day is None:
             self._is_planned = True
             self._report()
@@ -180,12 +180,12 @@ def _plan_days(
         for kind in KINDS:
             days = planning.days(database, kind, limits)
             for number, day in enumerate(days, 1):
-                found = []
-                for one in planning.segments_of_day(database, kind, day, limits, unfinished):
+                planned = []
+                for part in planning.segments_of_day(database, kind, day, limits, unfinished):
                     if stop.is_set():
                         return
-                    found.append(one)
-                yield Day(kind, number, len(days), found)
+                    planned.append(part)
+                yield PlannedDay(kind, number, len(days), planned)
     finally:
         database.close()
 

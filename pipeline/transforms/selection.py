@@ -104,14 +104,14 @@ class Selection:
         if wanted.keys:
             rows = rows.where(f.col("id").isin(wanted.keys))
         rows = rows.dropDuplicates(["id"]).join(self._deliveries(), "id", "left")
-        made = f.coalesce("made", f.lit(0))
+        delivery_count = f.coalesce("made", f.lit(0))
         rows = rows.where(f.coalesce("is_under_way", f.lit(False)) == f.lit(False))
         if wanted.which == DEAD:
-            rows = rows.where((made > 0) & ~f.col("delivered"))
+            rows = rows.where((delivery_count > 0) & ~f.col("delivered"))
         elif wanted.which == MISSING:
-            rows = rows.where(made == 0)
-        rows = rows.where((made > 0) | _of_types(wanted.own_event_types))
-        rows = rows.select(*MESSAGE_COLUMNS, (made == 0).alias("is_first"))
+            rows = rows.where(delivery_count == 0)
+        rows = rows.where((delivery_count > 0) | _of_types(wanted.own_event_types))
+        rows = rows.select(*MESSAGE_COLUMNS, (delivery_count == 0).alias("is_first"))
         # Persisted, since it is counted, divided and read.
         return rows.persist(StorageLevel.DISK_ONLY)
 
@@ -134,7 +134,7 @@ class Selection:
         here = self._datasets.table_keys(tables.MESSAGES, low, tables.first_key(until))
         rows = self.with_bodies(-1).join(here.withColumn("here", f.lit(True)), "id", "left")
         lacks_body = f.col("body").isNull() & f.col("here").isNull()
-        found = rows.agg(
+        row = rows.agg(
             f.count("*").alias("messages"),
             f.coalesce(f.sum("body_bytes"), f.lit(0)).alias("bytes"),
             f.min("accepted_at").alias("first"),
@@ -142,8 +142,8 @@ class Selection:
             f.count(f.when(lacks_body, 1)).alias("without_body"),
             f.collect_set(f.when(f.col("body").isNotNull(), f.col("body_key_id"))).alias("key_ids"),
         ).first()
-        assert found is not None
-        values: dict[str, Any] = found.asDict()
+        assert row is not None
+        values: dict[str, Any] = row.asDict()
         values["key_ids"] = sorted(filter(None, values["key_ids"]))
         return SelectionCount(**values)
 
@@ -166,7 +166,7 @@ class ReplayStopped(Exception):
 
 
 @dataclass(slots=True)
-class Progress:
+class RestoreProgress:
     """Progress of a restore."""
 
     state: str
@@ -191,19 +191,19 @@ class Restore:
     consumer_id: int
     options: dict[str, Any]
 
-    def progress(self, database: Database) -> Progress:
+    def progress(self, database: Database) -> RestoreProgress:
         """Return its present state. Raises JobError and ReplayStopped when the broker ended it."""
         (row,) = database.read(
             "SELECT state, error, matched_count, staged_count, queued_count, skipped_count, "
             f"brought_to FROM {RESTORES} WHERE id = %s",
             [self.id],
         )
-        found = Progress(*row)
-        if found.state == "refused":
-            raise JobError(found.error)
-        if found.state == "cancelled":
+        progress = RestoreProgress(*row)
+        if progress.state == "refused":
+            raise JobError(progress.error)
+        if progress.state == "cancelled":
             raise ReplayStopped
-        return found
+        return progress
 
     def plan(self, database: Database, matched: int, key_ids: list[str]) -> None:
         """Store what the replay selects."""
@@ -265,9 +265,9 @@ def begin_restore(context: Context, consumer_id: int, options: dict[str, Any]) -
     database, run = context.database, context.run
     with database.transaction():
         run.require_lock(database)
-        known = _unfinished(database, consumer_id, options["asked"])
-        if known is not None:
-            key, stored = known
+        unfinished = _unfinished(database, consumer_id, options["asked"])
+        if unfinished is not None:
+            key, stored = unfinished
             database.execute(f"UPDATE {RESTORES} SET run_id = %s WHERE id = %s", [run.id, key])
             return Restore(key, consumer_id, stored)
         who = database.read("SELECT requested_by FROM delivery_pipelinerun WHERE id = %s", [run.id])
@@ -286,13 +286,13 @@ def begin_restore(context: Context, consumer_id: int, options: dict[str, Any]) -
 
 def _of_types(patterns: list[str]) -> Column:
     """Whether one of the patterns matches an event type; an empty list matches all."""
-    found = f.lit(not patterns)
+    condition = f.lit(not patterns)
     kind = f.col("event_type")
     for pattern in patterns:
         if pattern == "*":
             return f.lit(True)
-        found |= kind.startswith(pattern[:-1]) if pattern.endswith(".*") else kind == pattern
-    return found
+        condition |= kind.startswith(pattern[:-1]) if pattern.endswith(".*") else kind == pattern
+    return condition
 
 
 def _plain(value: Any) -> Any:

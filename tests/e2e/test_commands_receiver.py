@@ -217,7 +217,7 @@ def test_an_invalid_secret_is_named_by_position_and_not_shown(line: str, told: s
 
 def test_receiver_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "REMEMBERED", 3)
-    consumer = receiver.Consumer()
+    consumer = receiver.ReceiverState()
 
     assert [consumer.take("/a", message) for message in "abcdb"] == [False] * 4 + [True]
     assert consumer.take("/a", "a") is False  # the oldest one is forgotten

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline import cli
 from pipeline.contract.jobs import JOBS as OFFERED
-from pipeline.contract.jobs import Kind
+from pipeline.contract.jobs import OptionKind
 from pipeline.execution.job import Job
 from pipeline.jobs import JOBS, erase
 
@@ -41,8 +41,8 @@ def test_every_job_is_offered_with_its_options(name: str) -> None:
     assert OFFERED[name].summary == JOBS[name].summary
     for option in offered.values():
         action = known[option.name]
-        assert (option.kind is Kind.FLAG) == (action.nargs == 0), option.name
-        if option.kind is Kind.NUMBER:
+        assert (option.kind is OptionKind.FLAG) == (action.nargs == 0), option.name
+        if option.kind is OptionKind.NUMBER:
             assert callable(action.type)
             assert isinstance(action.type("3"), int | float), option.name
         assert option.required == bool(action.required), option.name

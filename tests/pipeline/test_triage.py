@@ -12,7 +12,7 @@ from channels_app.models import AuditEntry, new_id
 from channels_app.registry import data_encryption
 from channels_app.registry.data_encryption import StoredResponse
 from delivery.admin import triage
-from delivery.admin.triage import Part
+from delivery.admin.triage import GroupMember
 from delivery.models import Attempt, DeadCluster, Delivery
 from pipeline.broker import tables
 from pipeline.core import triage as rules
@@ -219,7 +219,7 @@ def test_a_replay_takes_what_the_page_says(run_job: RunJob) -> None:
     }
     shape = "upstream <address> is away, request #"
     assert set(mixed) == {(503, shape), (503, "maintenance"), (502, "maintenance")}
-    usual: Part = mixed[503, shape]
+    usual: GroupMember = mixed[503, shape]
     assert (usual.dead - usual.sendable, usual.more) == (1, 2)
     assert DeadCluster.objects.get(shape=shape).expired_count == 1
     assert "The filter also matches 2 with the same outcome and another response." in console.look(

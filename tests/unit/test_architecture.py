@@ -17,6 +17,9 @@ CODE = (*BROKER, "pipeline", "bench", "clients")
 CLIENT = ROOT / "clients" / "python"
 MAX_MODULE = 800
 MAX_FUNCTION = 60
+MAX_NAMESAKES = 2
+FORCED_CLASS_NAMES = {"Command"}
+"""What Django looks for in each module of a command."""
 MADE_HERE = {"data", "mutants", "node_modules", "staticfiles", "__pycache__"}
 """Folders without source files, like all hidden folders except those below."""
 HIDDEN_SOURCES = {".ci", ".github"}
@@ -135,6 +138,19 @@ def test_constants_are_assigned_once() -> None:
     ]
 
     assert twice == []
+
+
+@pytest.mark.slow("parses every module")
+def test_class_names_say_which_one_it_is() -> None:
+    modules = Counter(
+        node.name
+        for name in sources(*BROKER, "pipeline")
+        for node in ast.parse((ROOT / name).read_bytes()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    shared = {name for name, count in modules.items() if count > MAX_NAMESAKES}
+
+    assert shared <= FORCED_CLASS_NAMES
 
 
 def out_of_order(body: list[ast.stmt]) -> Iterator[str]:

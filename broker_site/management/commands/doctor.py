@@ -40,37 +40,39 @@ class Command(BaseCommand):
 
     def handle(self, *, json: bool, **options: Any) -> None:
         """Exit code 1 when there is an error."""
-        found = sorted([*_system_checks(), *diagnosis.find()], key=lambda f: LEVELS.index(f.level))
+        findings = sorted(
+            [*_system_checks(), *diagnosis.find()], key=lambda f: LEVELS.index(f.level)
+        )
         if json:
-            self._print_json(found)
+            self._print_json(findings)
         else:
-            self._print(found)
-        if any(finding.level == "error" for finding in found):
+            self._print(findings)
+        if any(finding.level == "error" for finding in findings):
             raise SystemExit(1)
 
-    def _print_json(self, found: list[Finding]) -> None:
+    def _print_json(self, findings: list[Finding]) -> None:
         document = {
-            "status": found[0].level if found else "ok",
+            "status": findings[0].level if findings else "ok",
             "version": settings.VERSION,
-            "findings": [asdict(finding) for finding in found],
+            "findings": [asdict(finding) for finding in findings],
         }
         self.stdout.write(json.dumps(document, indent=2))
 
-    def _print(self, found: list[Finding]) -> None:
+    def _print(self, findings: list[Finding]) -> None:
         self.stdout.write(f"Hookstation {settings.VERSION} on {dialect.name}")
         paint = {
             "error": self.style.ERROR,
             "warning": self.style.WARNING,
             "info": self.style.NOTICE,
         }
-        for finding in found:
-            first, *others = textwrap.wrap(finding.sentence, WIDTH) or [""]
+        for finding in findings:
+            first, *rest = textwrap.wrap(finding.sentence, WIDTH) or [""]
             if finding.hint:
-                others += textwrap.wrap(f"-> {finding.hint}", WIDTH, subsequent_indent="   ")
+                rest += textwrap.wrap(f"-> {finding.hint}", WIDTH, subsequent_indent="   ")
             self.stdout.write(f"\n{paint[finding.level](f'{finding.level:<8}')} {first}")
-            for line in others:
+            for line in rest:
                 self.stdout.write(f"{'':8} {line}")
-        self.stdout.write(f"\n{self._sum_up([finding.level for finding in found])}")
+        self.stdout.write(f"\n{self._sum_up([finding.level for finding in findings])}")
 
     def _sum_up(self, levels: list[Level]) -> str:
         errors, warnings = levels.count("error"), levels.count("warning")

@@ -102,27 +102,27 @@ class BatchView(ApiView):
 
         The body is a JSON array, or `application/x-ndjson` with one item per line.
         """
-        view = publishing.channel_of(channel)
+        config = publishing.channel_of(channel)
         producer, now = self.principal.producer, clock.now()
         producer_id = self.principal.producer_id
-        limits.check(view, producer_id)
+        limits.check(config, producer_id)
         read: list[Publication | BrokerError] = []
         for item in _items(request):
             try:
                 if isinstance(item, BrokerError):
                     raise item
-                read.append(publication.from_item(item, view, producer, now))
+                read.append(publication.from_item(item, config, producer, now))
             except BrokerError as problem:
                 read.append(problem)
-        messages = [one for one in read if isinstance(one, Publication)]
+        messages = [entry for entry in read if isinstance(entry, Publication)]
         publishing.check_rate(producer, len(messages))
-        stored = sequencing.accept_in_sequence(view, producer_id, messages, self.principal.owner)
+        stored = sequencing.accept_in_sequence(config, producer_id, messages, self.principal.owner)
         results = iter(stored)
         items = [
-            _refused(one)
-            if isinstance(one, BrokerError)
-            else _representation(view, one, next(results))
-            for one in read
+            _refused(entry)
+            if isinstance(entry, BrokerError)
+            else _representation(config, entry, next(results))
+            for entry in read
         ]
         return Response({"items": items, **_sums(items)}, status=207)
 

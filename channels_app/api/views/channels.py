@@ -55,10 +55,10 @@ class ChannelView(ResourceView):
     )
     def get(self, request: Request, channel: str) -> Response:
         """Return the channel's settings."""
-        found = Channel.objects.filter(slug=channel).first()
-        if found is None:
+        row = Channel.objects.filter(slug=channel).first()
+        if row is None:
             raise NotFound("unknown_channel", f"There is no channel {channel}.")
-        return base.fresh(request, ChannelSerializer(found).data, found.version)
+        return base.fresh(request, ChannelSerializer(row).data, row.version)
 
     @openapi.operation(
         "putChannel",

@@ -50,13 +50,13 @@ class ConsumerListView(ApiView):
     )
     def get(self, request: Request, channel: str) -> Response:
         """List the channel's consumers, newest first."""
-        view = publishing.channel_of(channel)
+        config = publishing.channel_of(channel)
         page = cursor.read(request)
-        mine = _visible(self.principal, view.id)
+        rows = _visible(self.principal, config.id)
         wanted = page.read(QUERY)
-        mine = mine.filter(**wanted) if wanted else mine.exclude(state=Consumer.State.RETIRED)
+        rows = rows.filter(**wanted) if wanted else rows.exclude(state=Consumer.State.RETIRED)
         show = ConsumerSerializer(context=consumers.decrypted()).to_representation
-        return Response(page.answer([mine], show))
+        return Response(page.answer([rows], show))
 
 
 class ShowsConsumer(ResourceView):
@@ -87,13 +87,15 @@ class ConsumerView(ShowsConsumer):
     )
     def get(self, request: Request, channel: str, client_id: str) -> Response:
         """Return the consumer's settings and state, and public keys but no secrets."""
-        view = publishing.channel_of(channel)
-        mine = _visible(self.principal, view.id).exclude(state=Consumer.State.RETIRED)
-        found = mine.filter(client_id=client_id).first()
-        if found is None:
+        config = publishing.channel_of(channel)
+        rows = _visible(self.principal, config.id).exclude(state=Consumer.State.RETIRED)
+        consumer = rows.filter(client_id=client_id).first()
+        if consumer is None:
             raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
         # Health changes without a new version, so the tag has to include it.
-        return base.fresh(request, representation(found), found.version, found.condition.code)
+        return base.fresh(
+            request, representation(consumer), consumer.version, consumer.condition.code
+        )
 
     @openapi.operation(
         "putConsumer",
@@ -252,5 +254,5 @@ class InboundAddressView(DoneView):
 
 def _visible(principal: Principal, channel_id: int) -> QuerySet[Consumer]:
     related = ("channel", "team", "health", "dead_letter_channel")
-    mine = Consumer.objects.select_related(*related).prefetch_related("secrets")
-    return mine.filter(principal.owned(), channel_id=channel_id)
+    rows = Consumer.objects.select_related(*related).prefetch_related("secrets")
+    return rows.filter(principal.owned(), channel_id=channel_id)

@@ -37,9 +37,9 @@ class EventTypeListView(ApiView):
     )
     def get(self, request: Request, channel: str) -> Response:
         """List the channel's event types, newest first."""
-        view = publishing.channel_of(channel)
+        config = publishing.channel_of(channel)
         page = cursor.read(request)
-        return Response(page.answer([_of(view.id)], EventTypeSerializer().to_representation))
+        return Response(page.answer([_of(config.id)], EventTypeSerializer().to_representation))
 
 
 class EventTypeView(ResourceView):
@@ -66,15 +66,15 @@ class EventTypeView(ResourceView):
     )
     def get(self, request: Request, channel: str, name: str) -> Response:
         """Return the event type with its schema and example."""
-        view = publishing.channel_of(channel)
-        found = (
+        config = publishing.channel_of(channel)
+        event_type = (
             EventType.objects.select_related("channel")
-            .filter(channel_id=view.id, name=name)
+            .filter(channel_id=config.id, name=name)
             .first()
         )
-        if found is None:
+        if event_type is None:
             raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
-        return base.fresh(request, EventTypeSerializer(found).data, found.version)
+        return base.fresh(request, EventTypeSerializer(event_type).data, event_type.version)
 
     @openapi.operation(
         "putEventType",

@@ -42,8 +42,8 @@ class KeyListView(ApiView):
         if owner is None:
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
         page = cursor.read(request)
-        mine = ApiKey.objects.select_related("producer").filter(producer=owner)
-        return Response(page.answer([mine], KeySerializer().to_representation))
+        rows = ApiKey.objects.select_related("producer").filter(producer=owner)
+        return Response(page.answer([rows], KeySerializer().to_representation))
 
     @openapi.operation(
         "createApiKey",
@@ -57,7 +57,7 @@ class KeyListView(ApiView):
     def post(self, request: Request, producer: str) -> Response:
         """Create a key. Only this response contains its text."""
         done = api_keys.create(json_object(request), principal=self.principal, producer=producer)
-        return _made(done)
+        return _created(done)
 
 
 class KeyView(ApiView):
@@ -108,10 +108,10 @@ class KeyRotationView(ApiView):
             producer=producer,
             condition=base.precondition_of(request),
         )
-        return _made(done)
+        return _created(done)
 
 
-def _made(done: WriteResult[ApiKey]) -> Response:
+def _created(done: WriteResult[ApiKey]) -> Response:
     secrets = api_keys.Shown(*done.secrets)._asdict()
     context = {name: lambda row, text=text: text for name, text in secrets.items()}
     body = KeyWithTextSerializer(done.row, context=context).data

@@ -56,10 +56,10 @@ class ProducerView(ResourceView):
     )
     def get(self, request: Request, producer: str) -> Response:
         """Return the producer's settings."""
-        found = _visible(self.principal).filter(slug=producer).first()
-        if found is None:
+        row = _visible(self.principal).filter(slug=producer).first()
+        if row is None:
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
-        return base.fresh(request, ProducerSerializer(found).data, found.version)
+        return base.fresh(request, ProducerSerializer(row).data, row.version)
 
     @openapi.operation(
         "putProducer",

@@ -108,23 +108,23 @@ def publish(
 ) -> Response:
     """As ``answer``, for an authorized caller."""
     # Authentication has just refreshed the cache.
-    view = publishing.channel_of(channel, refresh=False)
+    config = publishing.channel_of(channel, refresh=False)
     producer = principal.producer
-    message = publication.from_headers(meta, view, producer, clock.now())
+    message = publication.from_headers(meta, config, producer, clock.now())
     publishing.check_rate(producer, 1)
     producer_id = principal.producer_id
     if not _is_small(meta):
-        limits.check(view, producer_id)
+        limits.check(config, producer_id)
     check = None if meta.get("CONTENT_LENGTH") else _check_of(meta)
-    body = read_body(principal, meta, read, view.max_body_bytes, check=check)
-    message = publication.with_body(message, body, view)
+    body = read_body(principal, meta, read, config.max_body_bytes, check=check)
+    message = publication.with_body(message, body, config)
     if message.producer_seq is None:
-        (result,) = accept.accept(view, producer_id, [message])
+        (result,) = accept.accept(config, producer_id, [message])
     else:
-        result = _in_turn(view, message, principal)
+        result = _in_turn(config, message, principal)
     if result.conflict:
         raise Conflict("idempotency_conflict", publishing.CONFLICT, field="Idempotency-Key")
-    shown = publishing.show(view, message, result)
+    shown = publishing.show(config, message, result)
     status = 200 if result.duplicate else 202
     return Response(status, fast_path.to_json(shown), [("Location", shown["url"])])
 
@@ -182,9 +182,9 @@ def _check_of(meta: Mapping[str, Any]) -> Callable[[bytes], None] | None:
     return whole_json if kind == "application/json" or kind.endswith("+json") else None
 
 
-def _in_turn(view: ChannelConfig, message: Publication, principal: Principal) -> Accepted:
+def _in_turn(config: ChannelConfig, message: Publication, principal: Principal) -> Accepted:
     (result,) = sequencing.accept_in_sequence(
-        view, principal.producer_id, [message], principal.owner
+        config, principal.producer_id, [message], principal.owner
     )
     if isinstance(result, BrokerError):
         result.field = "Hookstation-Producer-Seq"

@@ -53,11 +53,11 @@ class ScheduleListView(ApiView):
     )
     def get(self, request: Request, channel: str) -> Response:
         """List the channel's schedules, newest first, without their bodies."""
-        view = publishing.channel_of(channel)
+        config = publishing.channel_of(channel)
         page = cursor.read(request)
-        mine = _visible(self.principal, view.id).filter(**page.read(QUERY))
+        rows = _visible(self.principal, config.id).filter(**page.read(QUERY))
         show = ScheduleSummarySerializer(context={"now": clock.now()}).to_representation
-        return Response(page.answer([mine], show))
+        return Response(page.answer([rows], show))
 
 
 class OneScheduleView(ApiView):
@@ -86,12 +86,12 @@ class ScheduleView(OneScheduleView):
 
         The ETag is the version of its settings; an occurrence does not change it.
         """
-        view = publishing.channel_of(channel)
-        mine = _visible(self.principal, view.id).select_related("body")
-        found = mine.filter(name=schedule).first()
-        if found is None:
+        config = publishing.channel_of(channel)
+        rows = _visible(self.principal, config.id).select_related("body")
+        row = rows.filter(name=schedule).first()
+        if row is None:
             raise NotFound("unknown_schedule", f"The channel has no schedule {schedule}.")
-        return base.tagged(self.whole(found), found.version)
+        return base.tagged(self.whole(row), row.version)
 
     @openapi.operation(
         "putSchedule",
@@ -190,11 +190,11 @@ def order_of(principal: Principal, request: Request, channel: str, schedule: str
 
 
 def _visible(principal: Principal, channel_id: int) -> QuerySet[Schedule]:
-    mine = Schedule.objects.select_related("channel", "producer").filter(channel_id=channel_id)
+    rows = Schedule.objects.select_related("channel", "producer").filter(channel_id=channel_id)
     if principal.is_operator:
-        return mine
+        return rows
     of_producers = Q(producer__isnull=False, producer__team_id=principal.team_id)
-    return mine.filter(of_producers | Q(producer=None))
+    return rows.filter(of_producers | Q(producer=None))
 
 
 def _shown_whole(

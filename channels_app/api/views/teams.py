@@ -50,10 +50,10 @@ class TeamView(ResourceView):
     )
     def get(self, request: Request, team: str) -> Response:
         """Return the team's settings."""
-        found = _visible(self.principal).filter(slug=team).first()
-        if found is None:
+        row = _visible(self.principal).filter(slug=team).first()
+        if row is None:
             raise NotFound("unknown_team", f"There is no team {team}.")
-        return base.fresh(request, TeamSerializer(found).data, found.version)
+        return base.fresh(request, TeamSerializer(row).data, row.version)
 
     @openapi.operation(
         "putTeam",

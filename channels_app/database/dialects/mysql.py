@@ -94,7 +94,7 @@ class MySQL(Dialect):
         oldest, newest = self.TESTED_MARIADB if is_mariadb else self.TESTED_MYSQL
         if oldest <= version[:2] <= newest:
             return []
-        span = " to ".join(".".join(map(str, one)) for one in dict.fromkeys((oldest, newest)))
+        span = " to ".join(".".join(map(str, bound)) for bound in dict.fromkeys((oldest, newest)))
         return [
             Warning(
                 f"{name} {text} is {'older' if version < oldest else 'newer'} than what was tested "

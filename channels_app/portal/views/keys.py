@@ -12,7 +12,7 @@ from channels_app.core.errors import NotFound
 from channels_app.database import clock
 from channels_app.models import ApiKey
 from channels_app.portal.access import TeamRequest, TeamView
-from channels_app.portal.forms import KeyForm, RotateForm, tried
+from channels_app.portal.forms import KeyForm, KeyRotationForm, tried
 from channels_app.registry import api_keys
 from channels_app.registry.resource import WriteResult
 
@@ -27,10 +27,10 @@ class KeysView(TeamView):
 
     def get(self, request: TeamRequest) -> HttpResponse:
         """Show the list."""
-        mine = api_keys.keys_of(request.team.slug).select_related("producer", "team")
-        keys = list(api_keys.working(mine).order_by("-id"))
+        team_keys = api_keys.keys_of(request.team.slug).select_related("producer", "team")
+        keys = list(api_keys.working(team_keys).order_by("-id"))
         room = max(MAX_SHOWN - len(keys), 0)
-        over = list(api_keys.over(mine).order_by("-id")[: room + 1])
+        over = list(api_keys.over(team_keys).order_by("-id")[: room + 1])
         rows = [(key, state_of(key)) for key in keys + over[:room]]
         return self.page("portal/keys.html", {"rows": rows, "are_all": len(over) <= room})
 
@@ -81,12 +81,12 @@ class RotateView(KeyView):
 
     def get(self, request: TeamRequest, key_id: str) -> HttpResponse:
         """Ask for how long both keys shall work."""
-        return self._ask(RotateForm(), self._key(request, key_id))
+        return self._ask(KeyRotationForm(), self._key(request, key_id))
 
     @sensitive_variables()
     def post(self, request: TeamRequest, key_id: str) -> HttpResponse:
         """Create the successor."""
-        key, form = self._key(request, key_id), RotateForm(request.POST)
+        key, form = self._key(request, key_id), KeyRotationForm(request.POST)
         done = tried(
             form,
             lambda: api_keys.rotate(
@@ -97,14 +97,14 @@ class RotateView(KeyView):
             return self._ask(form, key, status=422)
         return self.show(done, old=ApiKey.objects.get(pk=key.pk))
 
-    def _ask(self, form: RotateForm, key: ApiKey, status: int = 200) -> HttpResponse:
+    def _ask(self, form: KeyRotationForm, key: ApiKey, status: int = 200) -> HttpResponse:
         return self.page("portal/key_rotate.html", {"form": form, "key": key}, status=status)
 
     def _key(self, request: TeamRequest, key_id: str) -> ApiKey:
-        found = api_keys.keys_of(request.team.slug).filter(key_id=key_id).first()
-        if found is None:
+        key = api_keys.keys_of(request.team.slug).filter(key_id=key_id).first()
+        if key is None:
             raise Http404(f"There is no key {key_id}.")
-        return found
+        return key
 
 
 class RevokeView(TeamView):

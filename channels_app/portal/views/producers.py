@@ -22,8 +22,8 @@ class ProducersView(TeamView):
         """Show the list."""
         lasting = Q(keys__expires_at=None) | Q(keys__expires_at__gt=clock.now())
         able = Count("keys", filter=lasting & Q(keys__revoked_at=None))
-        mine = request.team.producers.annotate(key_count=able).order_by("slug")
-        return self.page("portal/producers.html", {"producers": mine})
+        rows = request.team.producers.annotate(key_count=able).order_by("slug")
+        return self.page("portal/producers.html", {"producers": rows})
 
 
 class NewProducerView(TeamView):
@@ -61,12 +61,12 @@ class ProducerView(TeamView):
 
     def get(self, request: TeamRequest, producer: str) -> HttpResponse:
         """Show its settings and limits."""
-        found = self._find(request, producer)
-        return self._ask(ProducerForm(initial=initial(found)), found)
+        row = self._find(request, producer)
+        return self._ask(ProducerForm(initial=initial(row)), row)
 
     def post(self, request: TeamRequest, producer: str) -> HttpResponse:
         """Change it, unless somebody else has changed it meanwhile."""
-        found, form = self._find(request, producer), ProducerForm(request.POST)
+        row, form = self._find(request, producer), ProducerForm(request.POST)
         seen = request.POST.get("version", "")
         done = tried(
             form,
@@ -79,16 +79,16 @@ class ProducerView(TeamView):
             ),
         )
         if done is None:
-            return self._ask(form, found, status=422)
+            return self._ask(form, row, status=422)
         messages.success(request, "Saved." if done.changed else "Nothing was changed.")
         return redirect("portal:producer", request.team.slug, producer)
 
-    def _ask(self, form: ProducerForm, found: Producer, *, status: int = 200) -> HttpResponse:
-        context = {"form": form, "producer": found}
+    def _ask(self, form: ProducerForm, row: Producer, *, status: int = 200) -> HttpResponse:
+        context = {"form": form, "producer": row}
         return self.page("portal/producer.html", context, status=status)
 
     def _find(self, request: TeamRequest, slug: str) -> Producer:
-        found = request.team.producers.filter(slug=slug).first()
-        if found is None:
+        row = request.team.producers.filter(slug=slug).first()
+        if row is None:
             raise Http404(f"There is no producer {slug}.")
-        return found
+        return row

@@ -248,7 +248,7 @@ class InvitationView(TeamView):
         return redirect("portal:members", request.team.slug)
 
 
-class Change(NamedTuple):
+class ValueChange(NamedTuple):
     """One value before and after; '' if there was none."""
 
     name: str
@@ -268,18 +268,18 @@ class AuditView(TeamView):
         is_further = before.isascii() and before.isdecimal() and len(before) < 19
         if is_further:
             entries = entries.filter(id__lt=int(before))
-        found = list(entries[: PAGE + 1])
-        rows = [(entry, changes(entry)) for entry in found[:PAGE]]
-        older = rows[-1][0].pk if len(found) > PAGE else None
+        fetched = list(entries[: PAGE + 1])
+        rows = [(entry, changes(entry)) for entry in fetched[:PAGE]]
+        older = rows[-1][0].pk if len(fetched) > PAGE else None
         context = {"rows": rows, "older": older, "is_further": is_further}
         return self.page("portal/audit.html", context)
 
 
-def changes(entry: AuditEntry) -> list[Change]:
+def changes(entry: AuditEntry) -> list[ValueChange]:
     """All changed values of an entry."""
     before, after = entry.before or {}, entry.after or {}
     names = [*before, *(name for name in after if name not in before)]
-    compared = [Change(name, _shown(before, name), _shown(after, name)) for name in names]
+    compared = [ValueChange(name, _shown(before, name), _shown(after, name)) for name in names]
     return [change for change in compared if change.before or change.after]
 
 

@@ -8,7 +8,7 @@ from rest_framework.response import Response
 
 from channels_app.api import base, cursor
 from channels_app.api.base import ApiView, json_object
-from channels_app.api.cursor import Page
+from channels_app.api.cursor import CursorPage
 from channels_app.core import ids
 from channels_app.core.errors import Conflict, Invalid
 from channels_app.database import clock
@@ -179,20 +179,20 @@ class ConsumerMessagesView(ApiView):
         place = page.place if page.place is not None else _place(page, consumer)
         bound = high_watermark.of(consumer)
         ranges = [part.filter(id__lt=bound) for part in DeliveryFilter().ranges(consumer.id)]
-        forward = Page(page.list_name, page.filters, page.limit, "gt", place)
+        forward = CursorPage(page.list_name, page.filters, page.limit, "gt", place)
         answer = forward.answer(ranges, NoteSerializer.show)
-        # Page returns backward pages newest first; this list is oldest first.
+        # CursorPage returns backward pages newest first; this list is oldest first.
         return Response({"items": answer["items"][::-1], "next": answer["previous"]})
 
 
-def _listed(page: Page, consumer: Consumer, wanted: DeliveryFilter) -> Response:
+def _listed(page: CursorPage, consumer: Consumer, wanted: DeliveryFilter) -> Response:
     def show(row: Delivery) -> dict[str, Any]:
         return DeliverySerializer.show_of(row, consumer)
 
     return Response(page.answer(wanted.ranges(consumer.id), show, wanted.condition))
 
 
-def _place(page: Page, consumer: Consumer) -> int:
+def _place(page: CursorPage, consumer: Consumer) -> int:
     """Return the position of ``after=`` among the consumer's deliveries."""
     number = page.read(NOTES).get("after")
     if number is None:

@@ -10,14 +10,14 @@ from rest_framework.response import Response
 
 from channels_app.api import cursor
 from channels_app.api.base import ApiView
-from channels_app.api.cursor import Page
+from channels_app.api.cursor import CursorPage
 from channels_app.core.errors import Invalid
 from channels_app.database import clock
 from channels_app.ingest import publishing
 from channels_app.models import Message
 from delivery.api import documents, policy
 from delivery.queue import timeline
-from delivery.queue.timeline import Load, Place
+from delivery.queue.timeline import TimelineLoad, TimelinePosition
 from delivery.serializers.filters import HistogramQuerySerializer, TimelineQuerySerializer
 from delivery.serializers.messages import MessageSerializer, TimelineHistogramSerializer
 
@@ -46,7 +46,11 @@ class TimelineView(ApiView):
         now = clock.now()
         begin, end = _span(page.read(TIMELINE), now)
         wanted = policy.messages_on(self.principal, config.id)
-        after = Place(datetime.fromisoformat(page.place[0]), page.place[1]) if page.place else None
+        after = (
+            TimelinePosition(datetime.fromisoformat(page.place[0]), page.place[1])
+            if page.place
+            else None
+        )
         keys = timeline.ahead(
             [config.id], begin, end, SCAN_ROWS if wanted else page.limit + 1, after
         )
@@ -102,7 +106,9 @@ class HistogramView(ApiView):
         return Response(TimelineHistogramSerializer.show(histogram))
 
 
-def _own_load(channel_id: int, begin: datetime, end: datetime, width: timedelta, wanted: Q) -> Load:
+def _own_load(
+    channel_id: int, begin: datetime, end: datetime, width: timedelta, wanted: Q
+) -> TimelineLoad:
     """Count like timeline.load, but only messages that the caller may see."""
     keys = timeline.ahead([channel_id], begin, end, MAX_OWN, None)
     instants: list[datetime] = []
@@ -122,18 +128,20 @@ def _span(
     return begin, values.get("ends", begin + length)
 
 
-def _representation(keys: list[Place], wanted: Q, limit: int) -> tuple[list[Message], Place | None]:
+def _representation(
+    keys: list[TimelinePosition], wanted: Q, limit: int
+) -> tuple[list[Message], TimelinePosition | None]:
     """Return the messages of ``keys`` that the caller may see, and the next position."""
     rows = Message.with_open(Message.objects.filter(wanted, id__in=[key.id for key in keys]))
     messages = sorted(rows, key=lambda row: (row.due_at, row.id))
     if len(messages) > limit:
         last = messages[limit - 1]
-        return messages[:limit], Place(last.due_at, last.id)
+        return messages[:limit], TimelinePosition(last.due_at, last.id)
     full = len(keys) >= (SCAN_ROWS if wanted else limit + 1)
     return messages, keys[-1] if full else None
 
 
-def _cursor(page: Page, onward: Place | None) -> str | None:
+def _cursor(page: CursorPage, onward: TimelinePosition | None) -> str | None:
     if onward is None:
         return None
     place: Any = [onward.due_at.isoformat(), onward.id]

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from delivery.management import applying, declaration
-from delivery.management.applying import Applied, Change
+from delivery.management.applying import Applied, EntryChange
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, counted, principal
 
@@ -94,7 +94,7 @@ class Command(BaseCommand):
         if total > applying.BATCH_SIZE:
             self.stderr.write(f"{done:,} of {total:,} entries", ending="\n", style_func=str)
 
-    def _show(self, change: Change) -> None:
+    def _show(self, change: EntryChange) -> None:
         paint = {"+": self.style.SUCCESS, "~": self.style.WARNING}.get(change.mark, str)
         title = f"{change.mark} {change.entry.table.noun} {change.entry.name}"
         self.stdout.write(paint(title))

@@ -10,7 +10,7 @@ from channels_app.models import Channel, Consumer
 from channels_app.registry.cache import CHECK_S
 from delivery.maintenance import channel_erasure
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Error, Progress, counted, principal
+from delivery.management.base import Error, ProgressBar, counted, principal
 
 ROUNDS = 5
 """Maximum passes over rows that arrive while the channel is being deleted."""
@@ -110,7 +110,7 @@ class Command(BaseCommand):
         who = principal().because(reason)
         consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
         channel_erasure.close(channel, who, going)
-        progress = Progress(self.stdout, going.deliveries + going.messages, "rows")
+        progress = ProgressBar(self.stdout, going.deliveries + going.messages, "rows")
         erased = 0
         for _ in range(ROUNDS):
             for batch in channel_erasure.rows(channel):

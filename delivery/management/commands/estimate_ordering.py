@@ -9,7 +9,7 @@ from channels_app.conf import conf
 from channels_app.database import clock
 from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.core import ordering
-from delivery.core.ordering import BETWEEN_MS, Cost, Load
+from delivery.core.ordering import BETWEEN_MS, Cost, OrderingLoad
 from delivery.maintenance import traffic
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error
@@ -71,7 +71,7 @@ class Command(BaseCommand):
             self.stdout.write(f"\nThis rate needs a max_in_flight of {needed:,}.")
 
 
-def _load(consumer: ConsumerConfig | None, options: dict[str, Any]) -> Load:
+def _load(consumer: ConsumerConfig | None, options: dict[str, Any]) -> OrderingLoad:
     """Return the load: given figures first, then the consumer's."""
     own = _own(consumer) if consumer else {}
     given = {
@@ -88,7 +88,7 @@ def _load(consumer: ConsumerConfig | None, options: dict[str, Any]) -> Load:
     if min(figures.values()) < 0 or not 0 <= options["lost"] <= 100:
         raise Error("Figures must not be negative, and --lost is a percentage.")
     figures.setdefault("max_in_flight", conf().max_in_flight)
-    return Load(
+    return OrderingLoad(
         **figures,
         ack_ms=options["ack_ms"],
         lost=options["lost"] / 100,
@@ -118,7 +118,7 @@ def _own(consumer: ConsumerConfig) -> dict[str, Any]:
     }
 
 
-def _line(cost: Cost, load: Load) -> str:
+def _line(cost: Cost, load: OrderingLoad) -> str:
     """Describe one way of ordering."""
     wait = "never catches up" if cost.wait_ms == math.inf else f"{cost.wait_ms:,.1f} ms"
     is_known = load.per_second and cost.hold_ms

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, counted, sized
-from delivery.management.listening import Listener, ReceivedMessage, Refused
+from delivery.management.listening import KeyRefused, Listener, ReceivedMessage
 
 
 class Command(BaseCommand):
@@ -92,7 +92,7 @@ class Command(BaseCommand):
                 pass
             finally:
                 listener.end()
-        except Refused as refused:
+        except KeyRefused as refused:
             raise Error(str(refused)) from None
         except requests.RequestException:
             raise Error(f"{url} cannot be reached.") from None

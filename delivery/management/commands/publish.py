@@ -13,7 +13,7 @@ from channels_app.core.program import typed
 from channels_app.models import Producer
 from delivery.management import publishing
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Error, Progress, counted
+from delivery.management.base import Error, ProgressBar, counted
 from delivery.management.publishing import Outlet, Reader, Run, batches
 
 
@@ -86,7 +86,7 @@ class Command(BaseCommand):
         reader = Reader(options["content_type"], idempotent=options["idempotent"])
         with ExitStack() as stack:
             stream, total = _open(file, stack)
-            progress = Progress(self.stdout, total, "messages")
+            progress = ProgressBar(self.stdout, total, "messages")
             run = Run(outlet, progress)
             try:
                 run.go(batches(reader.read(stream), items=batch))

@@ -69,7 +69,7 @@ class Command(BaseCommand):
             raise Error(str(error)) from None
         except OSError as error:
             raise Error(f"{secrets_file} cannot be read: {error.strerror}.") from None
-        consumer = receiver.Consumer(secrets)
+        consumer = receiver.ReceiverState(secrets)
         if not quiet:
             consumer.show = self._show
         server = receiver.Server((address.host, address.port), consumer)

@@ -13,11 +13,11 @@ from django.utils.dateparse import parse_datetime
 
 from channels_app.database import clock
 from channels_app.models import Channel, Consumer
-from delivery.core.reconciliation import EXPLANATIONS, STATES, Finding
+from delivery.core.reconciliation import EXPLANATIONS, STATES, Mismatch
 from delivery.maintenance import reconciliations
 from delivery.maintenance.reconciliations import Reconciler, Wanted
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Error, Progress, counted
+from delivery.management.base import Error, ProgressBar, counted
 from delivery.models import ReconciliationReport
 
 Span = ReconciliationReport.Span
@@ -82,7 +82,7 @@ class Command(BaseCommand):
         if keep and not wanted.is_everything:
             raise Error("--keep needs a reconciliation of everything: leave out the filters.")
         reconciler = Reconciler(wanted, now=now, most_ids=max(0, limit_ids))
-        progress = Progress(self.stdout, 0 if json else 1, "messages and deliveries")
+        progress = ProgressBar(self.stdout, 0 if json else 1, "messages and deliveries")
         for share in reconciler.steps():
             progress.show(reconciler.result.looked.total(), share)
         progress.close()
@@ -114,7 +114,7 @@ class Command(BaseCommand):
             text = f"All is accounted for: {looked}."
             self.stdout.write(self.style.SUCCESS(text))
 
-    def _print_finding(self, finding: Finding) -> None:
+    def _print_finding(self, finding: Mismatch) -> None:
         where = "/".join(name for name in (finding.channel, finding.consumer) if name)
         head = f"{finding.check.value}" + (f" in {where}" if where else "")
         self.stdout.write("\n" + self.style.ERROR(head))

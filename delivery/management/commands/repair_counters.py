@@ -5,7 +5,7 @@ from typing import Any
 from channels_app.models import Consumer
 from delivery.maintenance import counters
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Progress, counted
+from delivery.management.base import ProgressBar, counted
 
 
 class Command(BaseCommand):
@@ -21,7 +21,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Print how many consumers' counters were wrong."""
         consumer_ids = list(Consumer.objects.order_by("id").values_list("id", flat=True))
-        progress = Progress(self.stdout, len(consumer_ids), "consumers")
+        progress = ProgressBar(self.stdout, len(consumer_ids), "consumers")
         mended = 0
         for place, consumer_id in enumerate(consumer_ids, 1):
             mended += counters.recount(consumer_id)

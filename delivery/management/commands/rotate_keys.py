@@ -9,7 +9,7 @@ from channels_app.conf import keyring
 from channels_app.registry import data_encryption, reencryption
 from delivery.maintenance import reencrypt_responses
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Error, Progress, counted, refuse_wrong_keys
+from delivery.management.base import Error, ProgressBar, counted, refuse_wrong_keys
 from delivery.processes import registration
 
 SHOWN = 20
@@ -89,8 +89,8 @@ class Command(BaseCommand):
             )
         )
 
-    def _reencrypt(self, kind: reencryption.Kind) -> list[str]:
-        progress = Progress(self.stdout, kind.total(), kind.noun)
+    def _reencrypt(self, kind: reencryption.RowKind) -> list[str]:
+        progress = ProgressBar(self.stdout, kind.total(), kind.noun)
         looked, reencrypted = 0, 0
         unreadable: list[str] = []
         for batch in kind.reencrypt():

@@ -23,7 +23,7 @@ from delivery.models import Counter, Delivery, Notification
 from delivery.portal import charts, pages, policy, presenters
 from delivery.portal.forms import (
     RegisterForm,
-    RotateForm,
+    SecretRotationForm,
     SwitchForm,
     WebhookForm,
     fault_of,
@@ -189,12 +189,12 @@ class SecretView(WebhookView):
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Show which secrets sign, and how to verify; never the secrets themselves."""
         webhook = policy.webhook_of(request.team, channel, client_id)
-        return self._show(webhook, RotateForm(), "")
+        return self._show(webhook, SecretRotationForm(), "")
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Rotate the secret, and show the new one once."""
         webhook = policy.webhook_of(request.team, channel, client_id)
-        form = RotateForm(request.POST)
+        form = SecretRotationForm(request.POST)
         done = tried(
             form,
             lambda: secrets.rotate(
@@ -206,10 +206,10 @@ class SecretView(WebhookView):
         )
         if done is None:
             return self._show(webhook, form, "", status=422)
-        return self._show(done.row, RotateForm(), done.secrets[0])
+        return self._show(done.row, SecretRotationForm(), done.secrets[0])
 
     def _show(
-        self, webhook: Consumer, form: RotateForm, secret: str, *, status: int = 200
+        self, webhook: Consumer, form: SecretRotationForm, secret: str, *, status: int = 200
     ) -> HttpResponse:
         live = webhook.secrets.exclude(expires_at__lte=clock.now()).order_by("-id")
         code = code_for(webhook, secret) if secret else code_for(webhook)

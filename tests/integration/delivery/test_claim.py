@@ -16,7 +16,7 @@ from delivery.core.lifecycle import (
     Transition,
 )
 from delivery.core.outcome import Outcome
-from delivery.core.recipients import ALONE, LEVELS, Share
+from delivery.core.recipients import ALONE, LEVELS, ConsumerShare
 from delivery.models import Attempt, Counter, Delivery
 from delivery.queue import claim, fanout, settle
 from delivery.queue.claim import ClaimRequest
@@ -73,9 +73,9 @@ def test_a_claim_leases_the_row_and_counts_the_attempt(consumer: Consumer) -> No
     assert Counter.totals() == pumping.recounted()
 
 
-@pytest.mark.parametrize("share", [ALONE, Share(0, (1, 2)), Share(1, (1, 2))])
+@pytest.mark.parametrize("share", [ALONE, ConsumerShare(0, (1, 2)), ConsumerShare(1, (1, 2))])
 def test_an_avoided_delivery_is_claimed_only_if_no_other_is_due(
-    consumer: Consumer, share: Share
+    consumer: Consumer, share: ConsumerShare
 ) -> None:
     queue(consumer, 1, priority=9)
     queue(consumer, 1)

@@ -14,7 +14,7 @@ from channels_app.database import clock
 from channels_app.models import Consumer
 from channels_app.registry import consumers
 from delivery.conf import conf
-from delivery.core.health_status import Kind
+from delivery.core.health_status import NotificationKind
 from delivery.core.notifications import NotificationContent, text
 from delivery.models import Delivery, HealthStatus, Notification, OrderingKey
 from delivery.ordering import hot_keys
@@ -90,7 +90,9 @@ def test_a_hot_key_is_reported_by_name(consumer: Consumer, now: datetime) -> Non
     (found,) = hot_keys.backlogs()
     assert (found.key, found.waiting, found.count) == ("A", 3, 1)
     assert Delivery.objects.filter(state="queued").count() == 3, "nothing is slowed down"
-    mail = text(NotificationContent(Kind.HOT_KEY, now, "rooms", "sender", "shop", told, ""))
+    mail = text(
+        NotificationContent(NotificationKind.HOT_KEY, now, "rooms", "sender", "shop", told, "")
+    )
     assert "Your webhook sender on the channel rooms has a hot key" in mail
     assert told in mail
     assert "over several keys" in mail

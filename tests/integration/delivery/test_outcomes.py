@@ -17,7 +17,7 @@ from delivery import metrics
 from delivery.core import breaker, lifecycle
 from delivery.core.breaker import Circuit
 from delivery.health import consumer_health
-from delivery.health.consumer_health import Finding
+from delivery.health.consumer_health import HealthFinding
 from delivery.management import receiver as demo_receiver
 from delivery.management.demo.stage import SHOP
 from delivery.models import Attempt, ConsumerHealth, Delivery
@@ -90,9 +90,9 @@ def test_circuits_of_others_are_saved_although_a_consumer_was_deleted() -> None:
     first, gone, last = (make_consumer(channel, "http://127.0.0.1:9/") for _ in range(3))
     Consumer.objects.filter(id=gone.id).delete()
     findings = [
-        Finding(gone.id, Circuit(), "delivered", True),
-        Finding(first.id, Circuit(), "delivered", True),
-        Finding(last.id, Circuit(consecutive_failures=2), "timeout", False),
+        HealthFinding(gone.id, Circuit(), "delivered", True),
+        HealthFinding(first.id, Circuit(), "delivered", True),
+        HealthFinding(last.id, Circuit(consecutive_failures=2), "timeout", False),
     ]
     now = clock.now()
     consumer_health.save(findings, now)
@@ -357,7 +357,7 @@ def test_a_burst_does_not_open_the_circuit_of_the_demos_recovering_consumer(
     (url,) = [each["url"] for each in consumers if each["client_id"] == "recovering"]
     channel = make_channel()
     with (
-        demo_receiver.Server(("127.0.0.1", 0), demo_receiver.Consumer()) as server,
+        demo_receiver.Server(("127.0.0.1", 0), demo_receiver.ReceiverState()) as server,
         pumping.pumping() as pump,
     ):
         serving = Thread(target=server.serve_forever, args=(0.01,))

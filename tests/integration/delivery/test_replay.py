@@ -184,14 +184,14 @@ def test_a_key_range_begins_after_its_position_and_ends_at_its_limit() -> None:
     consumer = ConsumerFactory.create()
     rows = [row.id for row in make_deliveries(consumer, 5)]
 
-    def look(after: int, upper: int, limit: int) -> runner.KeyRange:
+    def look(after: int, upper: int, limit: int) -> runner.ReadKeys:
         return runner.deliveries(
             consumer.id, ["dead", "delivered"], Q(), after=after, upper=upper, limit=limit
         )
 
-    assert look(rows[0], rows[4], 2) == runner.KeyRange(rows[1:3], rows[2], False)
-    assert look(rows[2], rows[3], 2) == runner.KeyRange(rows[3:4], rows[3], True)
-    assert look(rows[4], rows[4], 2) == runner.KeyRange([], rows[4], True)
+    assert look(rows[0], rows[4], 2) == runner.ReadKeys(rows[1:3], rows[2], False)
+    assert look(rows[2], rows[3], 2) == runner.ReadKeys(rows[3:4], rows[3], True)
+    assert look(rows[4], rows[4], 2) == runner.ReadKeys([], rows[4], True)
 
 
 def test_a_row_that_dies_again_during_the_replay_is_not_taken_twice() -> None:

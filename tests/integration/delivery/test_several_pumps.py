@@ -11,7 +11,7 @@ import pytest
 from channels_app.database import clock
 from channels_app.models import Consumer
 from channels_app.registry import consumers
-from delivery.core.recipients import Share
+from delivery.core.recipients import ConsumerShare
 from delivery.models import Delivery
 from delivery.pump import confirmation
 from delivery.pump.pump import Pump
@@ -142,7 +142,7 @@ def test_a_pump_claims_other_parts_only_if_its_own_is_empty(receiver: Receiver) 
     consumer = shared_consumer(receiver)
     publish(consumer.channel, *[b"x"] * 40)
     fan_out(100, 0)
-    want = ClaimRequest(consumer.id, 10, 60_000, owner=7, share=Share(1, (6, 7)))
+    want = ClaimRequest(consumer.id, 10, 60_000, owner=7, share=ConsumerShare(1, (6, 7)))
     looked_at = Delivery.objects.order_by("due_at", "id").values_list("id", flat=True)[:21]
     own = {key for key in looked_at if key % 2 == 1}
     claimed = claim.claim([want], now=clock.now(), slot=0)

@@ -17,7 +17,7 @@ from channels_app.registry import snapshot
 from delivery.api.views import timeline as views
 from delivery.models import Delivery
 from delivery.queue import cancel, timeline
-from delivery.queue.timeline import Place
+from delivery.queue.timeline import TimelinePosition
 from delivery.serializers import requests
 from tests.support.calling import Api, problem
 from tests.support.counts import (
@@ -108,7 +108,7 @@ def test_channels_are_merged() -> None:
     found = timeline.ahead(channels, now, now + HOUR, 3, None)
     assert [key for _, key in found] == [ours[0].id, theirs[0].id, ours[1].id]
     last = timeline.ahead(channels, now, now + HOUR, 3, found[-1])
-    assert last == [Place(theirs[1].due_at, theirs[1].id)]
+    assert last == [TimelinePosition(theirs[1].due_at, theirs[1].id)]
 
 
 def test_cancelled_and_moved_messages_change_the_timeline(reader: Api) -> None:

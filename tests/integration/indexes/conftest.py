@@ -80,7 +80,7 @@ def large(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> World:
         (sweeps, "BATCH", 40),
         (monitor, "SCAN_ROWS", 40),
         (base, "WINDOW", 40),
-        (base.Page, "list_per_page", 5),
+        (base.AdminPage, "list_per_page", 5),
         (dead_letter_groups, "SCAN_ROWS", 40),
         (filters, "MAX_ROWS", 10),
         (filters, "MIN_ROWS", 5),

@@ -6,7 +6,7 @@ import pytest
 
 from channels_app.database import clock, raw
 from channels_app.models import Consumer
-from delivery.core.reconciliation import Place
+from delivery.core.reconciliation import MismatchPlace
 from delivery.maintenance import counters, overdue, reconciliation_scope
 from delivery.maintenance.reconciliations import Reconciler, Wanted
 from delivery.models import Delivery
@@ -36,7 +36,7 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
             assert reconciler.result.looked["deliveries"]
         judge.where = "what nobody takes"
         Delivery.objects.filter(state="queued").update(due_at=clock.now())
-        place = Place(large.consumer.channel_id, large.consumer.id)
+        place = MismatchPlace(large.consumer.channel_id, large.consumer.id)
         overdue.deliveries(reconciler.result, place, clock.now())
     # All attempts of a delivery are read from its index, however many there are.
     judge.faults = [

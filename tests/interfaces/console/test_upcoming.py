@@ -56,7 +56,7 @@ def test_the_timeline_is_paginated(operator: Client, monkeypatch: pytest.MonkeyP
 
 
 def test_the_chart_shows_small_values() -> None:
-    load = timeline.Load(clock.now(), timedelta(minutes=1), [0, 1, 1000], True)
+    load = timeline.TimelineLoad(clock.now(), timedelta(minutes=1), [0, 1, 1000], True)
     low, little, most = upcoming.bars(load)
     assert (low.height, little.height, most.height) == (0.0, 2.0, 100.0)
     assert (little.y, most.y) == (98.0, 0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker_site.console.charts import HEIGHT, WIDTH, Line, linear, logarithmic
+from broker_site.console.charts import HEIGHT, WIDTH, ChartSeries, linear, logarithmic
 
 
 def words(value: float) -> str:
@@ -11,7 +11,10 @@ def words(value: float) -> str:
 
 def test_the_largest_value_has_a_round_number_above_it() -> None:
     chart = linear(
-        "Flow", [Line("one", "t", [0, 30, 7]), Line("two", "t", [None, 12, 1])], [], words
+        "Flow",
+        [ChartSeries("one", "t", [0, 30, 7]), ChartSeries("two", "t", [None, 12, 1])],
+        [],
+        words,
     )
 
     assert chart.marks == ["50", "25", "0"]
@@ -21,14 +24,14 @@ def test_the_largest_value_has_a_round_number_above_it() -> None:
 
 
 def test_a_chart_without_values_is_flat() -> None:
-    chart = linear("Flow", [Line("one", "t", [0, 0])], [], words)
+    chart = linear("Flow", [ChartSeries("one", "t", [0, 0])], [], words)
 
     assert chart.marks == ["2", "1", "0"]
     assert chart.lines[0].path == f"M0.0 {HEIGHT:.1f} L{WIDTH:.1f} {HEIGHT:.1f}"
 
 
 def test_a_chart_line_has_gaps_for_missing_values() -> None:
-    chart = logarithmic("Time", [Line("p50", "t", [10.0, None, 1000.0])], [], words)
+    chart = logarithmic("Time", [ChartSeries("p50", "t", [10.0, None, 1000.0])], [], words)
 
     assert chart.marks == ["1000", "100", "10"]
     assert chart.lines[0].path == f"M0.0 {HEIGHT:.1f}h0 M{WIDTH:.1f} 0.0h0"
@@ -37,6 +40,6 @@ def test_a_chart_line_has_gaps_for_missing_values() -> None:
 @pytest.mark.parametrize("values", [[], [None, None], [0.0], [0.01, 5e9]])
 def test_odd_values_can_be_drawn(values: list[float | None]) -> None:
     for draw in (linear, logarithmic):
-        chart = draw("Odd", [Line("one", "t", values)], [], words)
+        chart = draw("Odd", [ChartSeries("one", "t", values)], [], words)
         assert "nan" not in chart.lines[0].path
         assert len(chart.marks) >= 2

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from channels_app.core import access
-from channels_app.core.access import Held
+from channels_app.core.access import KeyRights
 
-INNER = Held(["read", "register"], ["inner"])
-PUBLISHES = Held(["publish"], ["inner"])
+INNER = KeyRights(["read", "register"], ["inner"])
+PUBLISHES = KeyRights(["publish"], ["inner"])
 SOON, LATE = (datetime(2030, month, 1, tzinfo=UTC) for month in (1, 2))
 
 
@@ -19,27 +19,33 @@ SOON, LATE = (datetime(2030, month, 1, tzinfo=UTC) for month in (1, 2))
         pytest.param(["read"], ["inner"], [INNER], None, id="what it has"),
         pytest.param(["read", "register"], ["inner"], [INNER], None, id="both that it has"),
         pytest.param(["read"], ["inner"], [], "channels", id="a channel that it has not"),
-        pytest.param(["read"], ["inner"], [Held(["read"], [])], "channels", id="none is open ones"),
+        pytest.param(
+            ["read"], ["inner"], [KeyRights(["read"], [])], "channels", id="none is open ones"
+        ),
         pytest.param(["replay"], ["inner"], [INNER], "channels", id="a scope that it has not"),
         pytest.param(
             ["read", "replay"],
             ["inner", "outer"],
-            [INNER, Held(["read", "replay"], ["outer"])],
+            [INNER, KeyRights(["read", "replay"], ["outer"])],
             "channels",
             id="a scope of one key with the channel of another",
         ),
         pytest.param(
-            ["read"], ["inner", "outer"], [INNER, Held(["read"], ["outer"])], None, id="of two keys"
+            ["read"],
+            ["inner", "outer"],
+            [INNER, KeyRights(["read"], ["outer"])],
+            None,
+            id="of two keys",
         ),
         pytest.param(
-            ["read"], ["inner"], [Held(["admin"], ["inner"])], "channels", id="of a ruler"
+            ["read"], ["inner"], [KeyRights(["admin"], ["inner"])], "channels", id="of a ruler"
         ),
         pytest.param(["publish"], [], [], "scopes", id="publishing"),
         pytest.param(["admin"], [], [], "scopes", id="ruling"),
     ],
 )
 def test_a_team_cannot_grant_itself_more_than_it_has(
-    scopes: list[str], channels: list[str], held: list[Held], field: str | None
+    scopes: list[str], channels: list[str], held: list[KeyRights], field: str | None
 ) -> None:
     fault = access.excess(scopes, channels, of_producer=False, held=held)
 
@@ -50,23 +56,27 @@ def test_a_team_cannot_grant_itself_more_than_it_has(
     ("scopes", "channels", "held", "field"),
     [
         pytest.param(["publish"], ["inner"], [PUBLISHES], None, id="what it has"),
-        pytest.param(["publish"], ["inner"], [Held(["publish"], [])], None, id="one of all"),
-        pytest.param(["publish"], [], [PUBLISHES, Held(["publish"], [])], None, id="all of all"),
+        pytest.param(["publish"], ["inner"], [KeyRights(["publish"], [])], None, id="one of all"),
+        pytest.param(
+            ["publish"], [], [PUBLISHES, KeyRights(["publish"], [])], None, id="all of all"
+        ),
         pytest.param(["publish"], [], [PUBLISHES], "channels", id="all of one"),
-        pytest.param(["publish"], [], [Held(["read"], [])], "channels", id="all, but to read"),
+        pytest.param(["publish"], [], [KeyRights(["read"], [])], "channels", id="all, but to read"),
         pytest.param(["publish"], [], [], "channels", id="all of nothing"),
         pytest.param(["publish"], ["open"], [PUBLISHES], "channels", id="another"),
         pytest.param(["publish"], ["inner"], [INNER], "channels", id="one that it only reads"),
-        pytest.param(["publish"], ["open"], [Held(["admin"], [])], "channels", id="of a ruler"),
-        pytest.param(["admin"], ["inner"], [Held(["admin"], [])], "scopes", id="ruling"),
+        pytest.param(
+            ["publish"], ["open"], [KeyRights(["admin"], [])], "channels", id="of a ruler"
+        ),
+        pytest.param(["admin"], ["inner"], [KeyRights(["admin"], [])], "scopes", id="ruling"),
         *[
-            pytest.param([scope], ["inner"], [Held([scope], [])], "scopes", id=scope)
+            pytest.param([scope], ["inner"], [KeyRights([scope], [])], "scopes", id=scope)
             for scope in access.TEAM_SCOPES
         ],
     ],
 )
 def test_a_team_cannot_grant_its_producer_more_than_it_has(
-    scopes: list[str], channels: list[str], held: list[Held], field: str | None
+    scopes: list[str], channels: list[str], held: list[KeyRights], field: str | None
 ) -> None:
     fault = access.excess(scopes, channels, of_producer=True, held=held)
 
@@ -76,35 +86,46 @@ def test_a_team_cannot_grant_its_producer_more_than_it_has(
 @pytest.mark.parametrize(
     ("channels", "held", "end"),
     [
-        pytest.param(["a"], [Held(["publish"], ["a"], SOON)], SOON, id="with the only one"),
-        pytest.param(["a"], [Held(["publish"], ["a"])], None, id="never"),
+        pytest.param(["a"], [KeyRights(["publish"], ["a"], SOON)], SOON, id="with the only one"),
+        pytest.param(["a"], [KeyRights(["publish"], ["a"])], None, id="never"),
         pytest.param(
-            ["a"], [Held(["publish"], ["a"], at) for at in (LATE, SOON)], LATE, id="with the last"
+            ["a"],
+            [KeyRights(["publish"], ["a"], at) for at in (LATE, SOON)],
+            LATE,
+            id="with the last",
         ),
         pytest.param(
-            ["a"], [Held(["publish"], ["a"], SOON), Held(["publish"], [])], None, id="one for all"
+            ["a"],
+            [KeyRights(["publish"], ["a"], SOON), KeyRights(["publish"], [])],
+            None,
+            id="one for all",
         ),
-        pytest.param(["a"], [Held(["publish"], [], SOON)], SOON, id="one for all that ends"),
-        pytest.param([], [Held(["publish"], [], SOON)], SOON, id="all with all"),
+        pytest.param(["a"], [KeyRights(["publish"], [], SOON)], SOON, id="one for all that ends"),
+        pytest.param([], [KeyRights(["publish"], [], SOON)], SOON, id="all with all"),
         pytest.param(
             ["a", "b"],
-            [Held(["publish"], ["b"], SOON), Held(["publish"], ["a"], LATE)],
+            [KeyRights(["publish"], ["b"], SOON), KeyRights(["publish"], ["a"], LATE)],
             SOON,
             id="with the first right that ends",
         ),
         pytest.param(
-            ["a"], [Held(["publish"], ["a"], LATE), Held(["read"], ["a"])], LATE, id="no other use"
+            ["a"],
+            [KeyRights(["publish"], ["a"], LATE), KeyRights(["read"], ["a"])],
+            LATE,
+            id="no other use",
         ),
     ],
 )
 def test_a_grant_lasts_as_long_as_its_keys(
-    channels: list[str], held: list[Held], end: datetime | None
+    channels: list[str], held: list[KeyRights], end: datetime | None
 ) -> None:
     assert access.end(["publish"], channels, of_producer=True, held=held) == end
 
 
 def test_grants_for_public_channels_have_no_end() -> None:
-    assert access.end(["read"], [], of_producer=False, held=[Held(["read"], ["a"], SOON)]) is None
+    assert (
+        access.end(["read"], [], of_producer=False, held=[KeyRights(["read"], ["a"], SOON)]) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,23 +156,28 @@ def test_an_excessive_request_names_the_excess_and_a_remedy(
     [
         pytest.param(["publish"], [PUBLISHES], ["inner"], id="all that it has"),
         pytest.param(
-            ["publish"], [PUBLISHES, Held(["publish"], ["a"])], ["a", "inner"], id="of two keys"
+            ["publish"],
+            [PUBLISHES, KeyRights(["publish"], ["a"])],
+            ["a", "inner"],
+            id="of two keys",
         ),
         pytest.param(["publish"], [INNER], [], id="none that it may publish on"),
-        pytest.param(["publish"], [Held(["publish"], [])], [], id="no name where all are allowed"),
         pytest.param(
-            ["publish"], [Held(["publish"], []), PUBLISHES], [], id="one key of two has all"
+            ["publish"], [KeyRights(["publish"], [])], [], id="no name where all are allowed"
+        ),
+        pytest.param(
+            ["publish"], [KeyRights(["publish"], []), PUBLISHES], [], id="one key of two has all"
         ),
         pytest.param(
             ["publish", "read"],
-            [Held(["publish"], ["a", "b"]), Held(["read"], ["b", "c"])],
+            [KeyRights(["publish"], ["a", "b"]), KeyRights(["read"], ["b", "c"])],
             ["b"],
             id="only where each scope is allowed",
         ),
     ],
 )
 def test_every_names_the_channels_of_a_producer(
-    scopes: list[str], held: list[Held], names: list[str]
+    scopes: list[str], held: list[KeyRights], names: list[str]
 ) -> None:
     assert access.every(scopes, of_producer=True, held=held) == names
 

@@ -132,7 +132,7 @@ def test_ids_of_rows_are_not_older_than_the_databases_time(
     here = datetime.now(UTC)
     there = here + behind
     estimate = database_clock.Estimate(there, time.monotonic(), there)
-    monkeypatch.setattr(database_clock._clock, "_known", estimate)
+    monkeypatch.setattr(database_clock._clock, "_estimate", estimate)
     monkeypatch.setattr(database_clock._clock, "_ask_at", math.inf)
     for maker, expected in ((new_id, max(here, there)), (new_message_id, here)):
         monkeypatch.setattr(maker, "_ms", 0)  # restored afterwards: ids never go back

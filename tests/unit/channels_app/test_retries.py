@@ -58,7 +58,7 @@ def test_the_cache_of_event_types_is_bounded() -> None:
         assert consumer.retry_for(f"a.x{number}").max_attempts == 9
         assert consumer.retry_for(f"b.x{number}") == OWN
     assert consumer.retry_overrides is not None
-    assert len(consumer.retry_overrides._known) <= MAX_KNOWN
+    assert len(consumer.retry_overrides._rules) <= MAX_KNOWN
     assert consumer == view(entry("a.*", max_attempts=9)), "what is remembered is no setting"
 
 

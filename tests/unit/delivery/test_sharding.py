@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.core.recipients import KeyHolder, Share, able, owners, owning_consumer
+from delivery.core.recipients import ConsumerShare, KeyHolder, able, owners, owning_consumer
 
 KEYS = st.frozensets(st.sampled_from("abcd"))
 PUMPS = st.lists(st.tuples(KEYS, KEYS), min_size=1, max_size=6).map(
@@ -53,7 +53,7 @@ def test_owners_stay_when_another_pump_leaves(
 
 @given(st.integers(1, 1000), st.integers(1, 16))
 def test_parts_are_equal_and_complete(total: int, count: int) -> None:
-    share = Share(0, tuple(range(count)))
+    share = ConsumerShare(0, tuple(range(count)))
     parts = [share.of(total, pump) for pump in range(count)]
     assert sum(parts) == total
     assert max(parts) - min(parts) <= 1

@@ -4,7 +4,7 @@ import pytest
 
 from delivery.core.outcome import Outcome
 from delivery.models import DeadCluster
-from pipeline.core.triage import _UNKNOWN, Kind, advice
+from pipeline.core.triage import _UNKNOWN, AdviceKind, advice
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -15,23 +15,23 @@ def test_every_outcome_has_its_own(outcome: Outcome) -> None:
 @pytest.mark.parametrize(
     ("outcome", "status", "kind"),
     [
-        ("timeout", None, Kind.REPLAY),
-        ("throttled", 429, Kind.REPLAY),
-        ("server_error", 500, Kind.REPLAY),
-        ("unavailable", 503, Kind.REPLAY),
-        ("client_error", 422, Kind.FIX),
-        ("client_error", 401, Kind.CONFIGURE),
-        ("client_error", 408, Kind.REPLAY),
-        ("gone", 410, Kind.NEVER),
-        ("tls_error", None, Kind.CONFIGURE),
-        ("dns_error", None, Kind.CONFIGURE),
-        ("body_unreadable", None, Kind.BROKER),
-        ("", None, Kind.FIX),
+        ("timeout", None, AdviceKind.REPLAY),
+        ("throttled", 429, AdviceKind.REPLAY),
+        ("server_error", 500, AdviceKind.REPLAY),
+        ("unavailable", 503, AdviceKind.REPLAY),
+        ("client_error", 422, AdviceKind.FIX),
+        ("client_error", 401, AdviceKind.CONFIGURE),
+        ("client_error", 408, AdviceKind.REPLAY),
+        ("gone", 410, AdviceKind.NEVER),
+        ("tls_error", None, AdviceKind.CONFIGURE),
+        ("dns_error", None, AdviceKind.CONFIGURE),
+        ("body_unreadable", None, AdviceKind.BROKER),
+        ("", None, AdviceKind.FIX),
     ],
 )
-def test_it_says_who_has_to_act(outcome: str, status: int | None, kind: Kind) -> None:
+def test_it_says_who_has_to_act(outcome: str, status: int | None, kind: AdviceKind) -> None:
     assert advice(outcome, status).kind is kind
 
 
 def test_the_console_knows_every_kind() -> None:
-    assert set(Kind) == set(DeadCluster.Kind.values)
+    assert set(AdviceKind) == set(DeadCluster.Kind.values)

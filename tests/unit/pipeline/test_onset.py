@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.triage import Change, History, OnsetFacts, duration, explain_onset, weight
+from pipeline.core.triage import AuditedChange, History, OnsetFacts, duration, explain_onset, weight
 from tests.support.properties import quick
 
 BEGAN = datetime(2026, 11, 19, 4, tzinfo=UTC)
@@ -13,10 +13,14 @@ BEGAN = datetime(2026, 11, 19, 4, tzinfo=UTC)
 
 def test_the_nearest_change_before_it_is_told() -> None:
     changes = [
-        Change(BEGAN - timedelta(hours=20), "user:otto", "channel.update", "orders", ("paused",)),
-        Change(BEGAN - timedelta(minutes=25), "user:mia", "consumer.update", "orders/a", ("url",)),
-        Change(BEGAN - timedelta(days=2), "user:otto", "consumer.pause", "orders/a"),
-        Change(BEGAN + timedelta(minutes=1), "user:otto", "consumer.pause", "orders/a"),
+        AuditedChange(
+            BEGAN - timedelta(hours=20), "user:otto", "channel.update", "orders", ("paused",)
+        ),
+        AuditedChange(
+            BEGAN - timedelta(minutes=25), "user:mia", "consumer.update", "orders/a", ("url",)
+        ),
+        AuditedChange(BEGAN - timedelta(days=2), "user:otto", "consumer.pause", "orders/a"),
+        AuditedChange(BEGAN + timedelta(minutes=1), "user:otto", "consumer.pause", "orders/a"),
     ]
 
     assert explain_onset(OnsetFacts("orders/a", BEGAN, changes)) == (
@@ -27,7 +31,7 @@ def test_the_nearest_change_before_it_is_told() -> None:
 
 def test_a_change_that_is_not_known_by_name_is_told_as_it_is() -> None:
     for action, words in (("consumer.pause", "paused"), ("consumer.mend_it", "did mend it with")):
-        changes = [Change(BEGAN, "broker", action, "orders/a")]
+        changes = [AuditedChange(BEGAN, "broker", action, "orders/a")]
         text = explain_onset(OnsetFacts("orders/a", BEGAN, changes))
         assert text.startswith(f"That was 0 seconds after broker {words} orders/a. ")
 
