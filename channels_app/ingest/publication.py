@@ -7,14 +7,22 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
-from channels_app.core import http, json_schema, names, sequence, times
-from channels_app.core.errors import BrokerError, Invalid, TooLarge, UnsupportedMediaType
+from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
+from channels_app.core import http, ids, json_schema, names, sequence, times
+from channels_app.core.errors import (
+    BrokerError,
+    Invalid,
+    NotFound,
+    RateLimited,
+    TooLarge,
+    UnsupportedMediaType,
+)
 from channels_app.core.json_schema import Checker
 from channels_app.core.values import whole_number
-from channels_app.ingest.accept import Publication
+from channels_app.ingest import limits
+from channels_app.ingest.accept import Accepted, Publication
 from channels_app.models import Producer
-from channels_app.registry.cache import ChannelConfig
+from channels_app.registry.cache import ChannelConfig, config_cache
 
 DEFAULT_PRIORITY = 4
 MAX_CONTENT_TYPE_LENGTH = 255
@@ -53,6 +61,20 @@ ITEM_FIELDS = ("body", "body_base64", *_HEADER_OF, "headers")
 TIME_OPTIONS = frozenset({"deliver_at", "delay_ms", "spread_ms", "expires_at"})
 _KNOWN = ", ".join(ITEM_FIELDS)
 _checkers: dict[tuple[str, str], tuple[Any, Checker]] = {}
+SCOPES = ("publish",)
+CONFLICT = "The key was already used for a message with another body; nothing was stored."
+
+
+class _Times(NamedTuple):
+    """When a message is to be sent."""
+
+    due_at: datetime | None
+    delay_ms: int | None
+    spread_ms: int
+    expires_at: datetime | None
+
+
+AT_ONCE = _Times(None, None, 0, None)
 
 
 def from_headers(
@@ -119,16 +141,32 @@ def with_body(publication: Publication, body: bytes, channel: ChannelConfig) -> 
     return publication._replace(body=body)
 
 
-class _Times(NamedTuple):
-    """When a message is to be sent."""
+def channel_of(slug: str, *, refresh: bool = True) -> ChannelConfig:
+    """The channel from the config cache. Raises NotFound."""
+    channel = config_cache.channel(slug, refresh=refresh)
+    if channel is None:
+        raise NotFound("unknown_channel", f"There is no channel {slug}.")
+    return channel
 
-    due_at: datetime | None
-    delay_ms: int | None
-    spread_ms: int
-    expires_at: datetime | None
+
+def check_rate(producer: Producer | None, count: int) -> None:
+    """Raise RateLimited if the producer is over its rate."""
+    wait = limits.take_from_rate(producer, count)
+    if wait is not None:
+        detail = f"The producer exceeds its rate limit; try again in {wait:.3f} seconds."
+        raise RateLimited("rate_limited", detail, retry_after_s=wait)
 
 
-AT_ONCE = _Times(None, None, 0, None)
+def show(channel: ChannelConfig, message: Publication, result: Accepted) -> dict[str, Any]:
+    """The response for a stored message."""
+    public = ids.to_public(ids.MESSAGE, result.message_id)
+    return {
+        "id": public,
+        "duplicate": result.duplicate,
+        "matched_consumers": _matched(channel, message.event_type),
+        "due_at": times.text(result.due_at),
+        "url": f"{conf().public_url}/api/v1/messages/{public}",
+    }
 
 
 def _read(
@@ -291,3 +329,8 @@ def _checker(channel: str, event_type: str, schema: Any) -> Checker:
     if kept is None or kept[0] is not schema:
         kept = _checkers[channel, event_type] = (schema, json_schema.compiled(schema))
     return kept[1]
+
+
+def _matched(channel: ChannelConfig, event_type: str) -> int:
+    count = len(channel.wanting(event_type))
+    return min(count, 1) if channel.kind == "queue" else count

@@ -10,7 +10,7 @@ from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import FieldError, Invalid, KeyUnavailable, NotFound
 from channels_app.core.recurrence import Content
 from channels_app.database import clock
-from channels_app.ingest import publication, publishing
+from channels_app.ingest import publication
 from channels_app.ingest.accept import Publication
 from channels_app.models import Producer, Schedule
 from channels_app.registry import schedules
@@ -30,7 +30,7 @@ def put(
 
     Raises what the step raises, Invalid, and BrokerError for a message that would be rejected.
     """
-    channel = channel or publishing.channel_of(order.channel)
+    channel = channel or publication.channel_of(order.channel)
     cleaned = _cleaned(order.name, values)
     schedule = Schedule.objects.filter(channel_id=channel.id, name=order.name).first()
     producer = schedule.producer if schedule else order.principal.producer
@@ -43,7 +43,7 @@ def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
     Of ``cron`` and ``every_ms``, the given one replaces the other. Raises what ``put`` raises.
     Without a new body, raises NotFound if the stored one is damaged, and KeyUnavailable.
     """
-    channel = publishing.channel_of(order.channel)
+    channel = publication.channel_of(order.channel)
 
     def renew(row: Schedule) -> tuple[dict[str, Any], Content]:
         cleaned = _cleaned(order.name, _merged(row, values))

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
 
+from django.contrib import admin
 from django.db.models import Case, Max, QuerySet, When
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.http import urlencode
 
 from channels_app.admin import base, pages
+from channels_app.admin.base import display
 from channels_app.models import Consumer
 from delivery.core.timing import in_words
-from delivery.models import HealthDay
+from delivery.models import HealthDay, Notification
 from delivery.models.reports import NONE
 
 SHOWN = 100
@@ -148,6 +150,24 @@ def spark(scores: Sequence[int | None]) -> str:
         path += f"{pen}{place * step:.1f} {2 + (HEIGHT - 4) * (1 - score / 100):.1f}h0"
         pen = "L"
     return path
+
+
+@admin.register(Notification)
+class NotificationAdmin(base.BigList):
+    """Notifications to people, newest first."""
+
+    list_display = ("kind", "consumer", "limit", "time", "published", "mailed", "reason")
+    list_fetched = ("consumer",)
+
+    @display(description="At")
+    def time(self, notification: Notification) -> str:
+        """When it happened."""
+        return base.instant(notification.at)
+
+    @display(description="E-mail", boolean=True)
+    def mailed(self, notification: Notification) -> bool:
+        """Whether it was sent by mail."""
+        return bool(notification.mailed_to)
 
 
 def _asked(request: HttpRequest) -> date | None:

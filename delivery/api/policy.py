@@ -12,14 +12,14 @@ from django.db.models import Exists, OuterRef, Q
 from channels_app.access.principal import Principal
 from channels_app.core import ids
 from channels_app.core.errors import Forbidden, NotFound
-from channels_app.ingest import publishing
+from channels_app.ingest import publication
 from channels_app.models import Consumer, Message, Producer
 from delivery.models import Delivery
 
 
 def consumer_of(principal: Principal, channel: str, client_id: str) -> Consumer:
     """Return the consumer of the URL; a retired one too, for its history. Raises NotFound."""
-    publishing.channel_of(channel)
+    publication.channel_of(channel)
     consumer = (
         Consumer.objects.select_related("channel")
         .filter(channel__slug=channel, client_id=client_id)

@@ -32,8 +32,8 @@ MODULES = ("delivery.cluster.qcluster",)
 WEB_MODULES = (
     "granian.cli",
     "broker_site.urls",
-    "broker_site.server.sqs",
     "broker_site.server.fast_path",
+    "delivery.sqs.handler",
 )
 """What `broker_site.server.granian` loads. That module starts threads, after the last fork."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from channels_app.conf import MAX_BATCH_ITEMS
 from channels_app.core.errors import BrokerError, Conflict, Invalid, Unavailable
 from channels_app.database import clock
-from channels_app.ingest import limits, publication, publishing, sequencing
+from channels_app.ingest import limits, publication, sequencing
 from channels_app.ingest.accept import Publication
 from channels_app.registry import authentication
 from channels_app.registry.cache import ChannelConfig
@@ -65,7 +65,7 @@ class PublishStream:
 
     async def serve(self, requests: AsyncIterator[bytes]) -> None:
         """Serve until the client closes its side and all is stored. Raises what refuses it."""
-        await self._threads.run(authentication.authenticate, self._meta, publishing.SCOPES)
+        await self._threads.run(authentication.authenticate, self._meta, publication.SCOPES)
         reader = asyncio.create_task(self._read(requests))
         storer = asyncio.create_task(self._store())
         try:
@@ -179,8 +179,8 @@ def _by_channel(requests: Sequence[PublishRequest]) -> Iterator[tuple[str, list[
 
 
 def _store(meta: Meta, channel: str, requests: Sequence[PublishRequest]) -> list[Result]:
-    principal = authentication.authenticate(meta, publishing.SCOPES, channel)
-    channel_config = publishing.channel_of(channel, refresh=False)
+    principal = authentication.authenticate(meta, publication.SCOPES, channel)
+    channel_config = publication.channel_of(channel, refresh=False)
     producer, now = principal.producer, clock.now()
     producer_id = principal.producer_id
     limits.check(channel_config, producer_id)
@@ -196,7 +196,7 @@ def _store(meta: Meta, channel: str, requests: Sequence[PublishRequest]) -> list
         except BrokerError as problem:
             read.append(problem)
     messages = [item for item in read if isinstance(item, Publication)]
-    publishing.check_rate(producer, len(messages))
+    publication.check_rate(producer, len(messages))
     stored = iter(
         sequencing.accept_in_sequence(channel_config, producer_id, messages, principal.owner)
     )
@@ -210,8 +210,8 @@ def _published(channel: ChannelConfig, message: Publication, result: sequencing.
     if isinstance(result, BrokerError):
         return result
     if result.conflict:
-        return Conflict("idempotency_conflict", publishing.CONFLICT, field="idempotency_key")
-    shown = publishing.show(channel, message, result)
+        return Conflict("idempotency_conflict", publication.CONFLICT, field="idempotency_key")
+    shown = publication.show(channel, message, result)
     published = Published(
         id=shown["id"],
         duplicate=shown["duplicate"],

@@ -15,7 +15,7 @@ from grpc import aio
 from channels_app.core.errors import RateLimited
 from channels_app.database import transactions
 from channels_app.garbage import freeze_loaded_objects
-from channels_app.ingest import publishing
+from channels_app.ingest import publication
 from channels_app.ingest.concurrency import TURN_S, ConcurrencyLimit, bodies
 from channels_app.registry import authentication
 from delivery.cluster import children, web_watch
@@ -111,7 +111,7 @@ class Service:
 
     async def publish_stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Handle the call PublishStream."""
-        await self._serve(requests, context, PublishStream, publishing.SCOPES)
+        await self._serve(requests, context, PublishStream, publication.SCOPES)
 
     async def publish(self, content: bytes, context: Context) -> bytes:
         """Handle the call Publish."""

@@ -30,7 +30,7 @@ from channels_app.core.errors import BrokerError, Conflict, OverQuota, StorageFu
 from channels_app.core.recurrence import SKIP_IF_UNDELIVERED, Turn
 from channels_app.database import clock, raw, transactions
 from channels_app.database.raw import dialect
-from channels_app.ingest import accept, limits, publishing, recurring
+from channels_app.ingest import accept, limits, publication, recurring
 from channels_app.ingest.accept import Accepted, Publication
 from channels_app.ingest.limits import Reservation
 from channels_app.models import Message, Schedule, new_id, reseed_ids
@@ -359,7 +359,7 @@ def _store(plans: Sequence[_Round], producer_id: int | None) -> None:
 
 def _note(plan: _Round, accepted: Accepted) -> None:
     if accepted.conflict:
-        plan.result, plan.detail = recurrence.REFUSED, publishing.CONFLICT
+        plan.result, plan.detail = recurrence.REFUSED, publication.CONFLICT
         return
     plan.result, plan.message_id = recurrence.FIRED, accepted.message_id
 
@@ -424,11 +424,11 @@ def _realign(schedule: Schedule) -> bool:
 def _run_now(order: Order) -> dict[str, Any]:
     schedule, now = schedules.find(order), clock.now()
     try:
-        channel, publication = _publication(schedule, recurrence.run_key(order.name, new_id()), now)
+        channel, message = _publication(schedule, recurrence.run_key(order.name, new_id()), now)
     except _Rejected as refused:
         raise Conflict("schedule_refused", str(refused)) from None
-    (accepted,) = accept.accept(channel, schedule.producer_id, [publication])
-    shown = publishing.show(channel, publication, accepted)
+    (accepted,) = accept.accept(channel, schedule.producer_id, [message])
+    shown = publication.show(channel, message, accepted)
     line = recurrence.line(recurrence.RUN, now, message=shown["id"], detail=order.principal.actor)
     note_run(schedule, line, accepted.message_id)
     order.record("schedule.run", schedule, None, {"message": shown["id"]})

@@ -5,7 +5,7 @@ from typing import Any
 
 from channels_app.access.principal import Principal
 from channels_app.core.errors import Conflict, Invalid, NotFound
-from channels_app.ingest import publishing
+from channels_app.ingest import publication
 from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.core.leases import Lease
 from delivery.core.outcome import Outcome
@@ -30,7 +30,7 @@ def consumer_of(principal: Principal, channel: str, client_id: str) -> ConsumerC
 
     A retired consumer is not found.
     """
-    publishing.channel_of(channel)
+    publication.channel_of(channel)
     consumer = config_cache.consumer(channel, client_id)
     if consumer is None or not principal.owns(consumer.team_id):
         raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")

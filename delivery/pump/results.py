@@ -12,7 +12,7 @@ from django.db import Error as DatabaseFailure
 from channels_app import failpoints, randomness
 from channels_app.database import clock
 from delivery import metrics
-from delivery.acks.timeouts import Waits
+from delivery.acks.decisions import Waits
 from delivery.conf import conf
 from delivery.core import acks, lifecycle
 from delivery.core.lifecycle import ClaimedDelivery

@@ -12,7 +12,7 @@ from django.db.models import Min
 from channels_app.core import ids
 from channels_app.core.errors import BrokerError
 from channels_app.database import clock
-from channels_app.ingest import accept, publication, publishing
+from channels_app.ingest import accept, publication
 from channels_app.ingest.accept import Publication
 from channels_app.models import Message
 from delivery.core.leases import Lease
@@ -230,7 +230,7 @@ def _scope(queue: QueueView, group: str) -> str:
 
 def _store(context: Context, queue: QueueView, messages: Sequence[_Prepared]) -> list[Result]:
     principal = context.principal
-    publishing.check_rate(principal.producer, len(messages))
+    publication.check_rate(principal.producer, len(messages))
     stored = accept.accept(
         queue.channel, principal.producer_id, [message.publication for message in messages]
     )

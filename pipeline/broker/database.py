@@ -4,6 +4,7 @@ Bulk reads use broker/source.py instead. Statements use ``%s`` for values on eve
 differs between databases is here, one class for each; no other module asks which it is.
 """
 
+import logging
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,6 @@ try:
     from MySQLdb.constants import CLIENT
 except ImportError:  # Not installed with SQLite.
     MySQLdb = CLIENT = None
-
 LOCK_TIMEOUT_S = 60.0
 """Seconds to wait for SQLite's write lock."""
 RESPONSE_TIMEOUT_S = 600
@@ -42,6 +42,9 @@ OLDEST_TRANSACTION = (
 )
 """Age of the oldest transaction that may write. The server computes it from its own clock, so
 clocks of hosts are never compared."""
+logger = logging.getLogger(__name__)
+FALLBACK_MARGIN = timedelta(minutes=15)
+"""Margin where their ages cannot be read. No statement of the broker takes a minute."""
 
 
 class InvalidAddress(Exception):
@@ -289,6 +292,26 @@ class Database:
         if not self.dialect.clock_query:
             return datetime.now(UTC)
         return instant(self.read(self.dialect.clock_query)[0][0])
+
+    def readable_until(self, lag: timedelta) -> datetime:
+        """Return an instant: each row whose key was generated before it is readable.
+
+        Keys rise with the time at which a process generated them, but their rows are committed a
+        little later, and in another order: a reader of all rows up to the highest key would miss
+        those with a lower key that commit afterwards. Every transaction that is still open began
+        after the instant, with a margin of ``lag``, the longest time between generating a key and
+        beginning its transaction. Needs the privilege PROCESS on MySQL and MariaDB; without it the
+        margin is a quarter of an hour.
+        """
+        # Before the query: transactions that begin after it can only have newer keys.
+        now = self.now()
+        oldest = self.dialect.oldest_transaction(self)
+        if oldest is None:
+            logger.warning(
+                "no privilege PROCESS: reading only what is older than %s", FALLBACK_MARGIN
+            )
+            return now - max(lag, FALLBACK_MARGIN)
+        return now - oldest - lag
 
     def close(self) -> None:
         """Close the connection."""

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from pipeline import settings
-from pipeline.broker import executor, high_watermark, tables
+from pipeline.broker import executor, tables
 from pipeline.broker.database import Database
 from pipeline.broker.tables import Table
 
@@ -111,11 +111,7 @@ class StreamReader(_RangeReader, DataSourceStreamReader):
         database = Database(settings.get(settings.READ_URL))
         try:
             # Never backwards: the clock may have been set.
-            return {
-                "key": max(
-                    start["key"], tables.first_key(high_watermark.readable_until(database, lag))
-                )
-            }
+            return {"key": max(start["key"], tables.first_key(database.readable_until(lag)))}
         finally:
             database.close()
 

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.broker import high_watermark, source, tables
+from pipeline.broker import source, tables
 from pipeline.broker.database import Database
 from pipeline.broker.tables import (
     ATTEMPTS,
@@ -52,11 +52,11 @@ class Datasets:
         self._database = database
         self._settings = settings
         # In this order: rows below the high watermark are committed, and must be readable.
-        self._readable_until = high_watermark.readable_until(database, settings.lag)
+        self._readable_until = database.readable_until(settings.lag)
         catch_up()
 
     def readable_until(self) -> datetime:
-        """The instant up to which all rows are readable (broker/high_watermark.py)."""
+        """The instant up to which all rows are readable (broker/database.py)."""
         return self._readable_until
 
     def messages(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from channels_app.models import Message, MessageBody
 from delivery.models import Attempt, Delivery
 from pipeline import settings
-from pipeline.broker import high_watermark, source, tables
+from pipeline.broker import source, tables
 from pipeline.broker.database import LIST_REFRESH, Database
 from pipeline.lake.datasets import Datasets
 from pipeline.settings import Settings
@@ -95,13 +95,13 @@ def test_the_fence_stands_before_a_transaction_that_is_open(chosen: Settings) ->
     with writer.transaction():
         began = reader.now()
         writer.execute("UPDATE channels_app_configversion SET number = number + 1")
-        held = high_watermark.readable_until(reader, lag)
+        held = reader.readable_until(lag)
     assert held <= began - lag
 
     # InnoDB refreshes its list of transactions every 0.1 s at most, and other tests have short
     # transactions on the same server.
     end = time.monotonic() + 120
-    while (free := high_watermark.readable_until(reader, lag)) <= began - lag:
+    while (free := reader.readable_until(lag)) <= began - lag:
         assert time.monotonic() < end
         time.sleep(0.3)
     assert free <= reader.now() - lag - LIST_REFRESH

@@ -14,7 +14,7 @@ from channels_app.conf import MAX_BATCH_ITEMS, MAX_IDEMPOTENCY_KEY, MAX_ORDERING
 from channels_app.core.errors import BrokerError, Invalid, Malformed, UnsupportedMediaType
 from channels_app.core.sequence import MAX_NUMBER
 from channels_app.database import clock
-from channels_app.ingest import limits, publication, publishing, sequencing
+from channels_app.ingest import limits, publication, sequencing
 from channels_app.ingest.accept import Publication
 from channels_app.ingest.body import parse_json, read_body, whole_json
 from channels_app.ingest.sequencing import Result
@@ -84,7 +84,7 @@ RESULTS = openapi.component(
 class BatchView(ApiView):
     """A batch of messages."""
 
-    scopes = {"POST": publishing.SCOPES}
+    scopes = {"POST": publication.SCOPES}
 
     @openapi.operation(
         "publishBatch",
@@ -102,7 +102,7 @@ class BatchView(ApiView):
 
         The body is a JSON array, or `application/x-ndjson` with one item per line.
         """
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         producer, now = self.principal.producer, clock.now()
         producer_id = self.principal.producer_id
         limits.check(config, producer_id)
@@ -115,7 +115,7 @@ class BatchView(ApiView):
             except BrokerError as problem:
                 read.append(problem)
         messages = [entry for entry in read if isinstance(entry, Publication)]
-        publishing.check_rate(producer, len(messages))
+        publication.check_rate(producer, len(messages))
         stored = sequencing.accept_in_sequence(config, producer_id, messages, self.principal.owner)
         results = iter(stored)
         items = [
@@ -161,9 +161,9 @@ def _representation(channel: ChannelConfig, message: Publication, result: Result
     if isinstance(result, BrokerError):
         return _problem(result.status, result.code, result.detail, result.field)
     if result.conflict:
-        return _problem(409, "idempotency_conflict", publishing.CONFLICT, "idempotency_key")
+        return _problem(409, "idempotency_conflict", publication.CONFLICT, "idempotency_key")
     status = 200 if result.duplicate else 202
-    return {"status": status, **publishing.show(channel, message, result)}
+    return {"status": status, **publication.show(channel, message, result)}
 
 
 def _refused(problem: BrokerError) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from channels_app.access.principal import Principal
 from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
-from channels_app.ingest import publishing
+from channels_app.ingest import publication
 from channels_app.models import Consumer
 from channels_app.registry import consumers, inbound_addresses, secrets
 from channels_app.registry.resource import WriteResult
@@ -50,7 +50,7 @@ class ConsumerListView(ApiView):
     )
     def get(self, request: Request, channel: str) -> Response:
         """List the channel's consumers, newest first."""
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         page = cursor.read(request)
         rows = _visible(self.principal, config.id)
         wanted = page.read(QUERY)
@@ -87,7 +87,7 @@ class ConsumerView(ShowsConsumer):
     )
     def get(self, request: Request, channel: str, client_id: str) -> Response:
         """Return the consumer's settings and state, and public keys but no secrets."""
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         rows = _visible(self.principal, config.id).exclude(state=Consumer.State.RETIRED)
         consumer = rows.filter(client_id=client_id).first()
         if consumer is None:

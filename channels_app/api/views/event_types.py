@@ -10,7 +10,7 @@ from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core import keys
 from channels_app.core.errors import Forbidden, NotFound
-from channels_app.ingest import publishing
+from channels_app.ingest import publication
 from channels_app.models import EventType
 from channels_app.registry import event_types
 from channels_app.serializers.event_types import EventTypeSerializer
@@ -37,7 +37,7 @@ class EventTypeListView(ApiView):
     )
     def get(self, request: Request, channel: str) -> Response:
         """List the channel's event types, newest first."""
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         page = cursor.read(request)
         return Response(page.answer([_of(config.id)], EventTypeSerializer().to_representation))
 
@@ -66,7 +66,7 @@ class EventTypeView(ResourceView):
     )
     def get(self, request: Request, channel: str, name: str) -> Response:
         """Return the event type with its schema and example."""
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         event_type = (
             EventType.objects.select_related("channel")
             .filter(channel_id=config.id, name=name)

@@ -19,7 +19,7 @@ from channels_app.core import times
 from channels_app.core.errors import BrokerError, Conflict
 from channels_app.core.sequence import MAX_NUMBER
 from channels_app.database import clock
-from channels_app.ingest import accept, limits, publication, publishing, sequencing
+from channels_app.ingest import accept, limits, publication, sequencing
 from channels_app.ingest.accept import Accepted, Publication
 from channels_app.ingest.body import read_body, whole_json
 from channels_app.registry.cache import ChannelConfig
@@ -99,7 +99,7 @@ def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) 
     Raises what the API's views raise. Nothing was stored then, unless the database connection broke
     during the commit (503).
     """
-    principal = fast_path.principal_of(meta, publishing.SCOPES, channel, publication.HEADERS)
+    principal = fast_path.principal_of(meta, publication.SCOPES, channel, publication.HEADERS)
     return publish(principal, meta, read, channel)
 
 
@@ -108,10 +108,10 @@ def publish(
 ) -> Response:
     """As ``answer``, for an authorized caller."""
     # Authentication has just refreshed the cache.
-    config = publishing.channel_of(channel, refresh=False)
+    config = publication.channel_of(channel, refresh=False)
     producer = principal.producer
     message = publication.from_headers(meta, config, producer, clock.now())
-    publishing.check_rate(producer, 1)
+    publication.check_rate(producer, 1)
     producer_id = principal.producer_id
     if not _is_small(meta):
         limits.check(config, producer_id)
@@ -123,8 +123,8 @@ def publish(
     else:
         result = _in_turn(config, message, principal)
     if result.conflict:
-        raise Conflict("idempotency_conflict", publishing.CONFLICT, field="Idempotency-Key")
-    shown = publishing.show(config, message, result)
+        raise Conflict("idempotency_conflict", publication.CONFLICT, field="Idempotency-Key")
+    shown = publication.show(config, message, result)
     status = 200 if result.duplicate else 202
     return Response(status, fast_path.to_json(shown), [("Location", shown["url"])])
 
@@ -132,7 +132,7 @@ def publish(
 class PublishView(ApiView):
     """The messages of a channel, for their producers."""
 
-    scopes = {"POST": publishing.SCOPES}
+    scopes = {"POST": publication.SCOPES}
 
     @openapi.operation(
         "publishMessage",

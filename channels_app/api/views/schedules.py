@@ -15,7 +15,7 @@ from channels_app.api.base import ApiView, json_object
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import NotFound
 from channels_app.database import clock
-from channels_app.ingest import publishing, recurring
+from channels_app.ingest import publication, recurring
 from channels_app.models import Schedule
 from channels_app.registry import schedules, viewing
 from channels_app.registry.schedules import Order
@@ -53,7 +53,7 @@ class ScheduleListView(ApiView):
     )
     def get(self, request: Request, channel: str) -> Response:
         """List the channel's schedules, newest first, without their bodies."""
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         page = cursor.read(request)
         rows = _visible(self.principal, config.id).filter(**page.read(QUERY))
         show = ScheduleSummarySerializer(context={"now": clock.now()}).to_representation
@@ -86,7 +86,7 @@ class ScheduleView(OneScheduleView):
 
         The ETag is the version of its settings; an occurrence does not change it.
         """
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         rows = _visible(self.principal, config.id).select_related("body")
         row = rows.filter(name=schedule).first()
         if row is None:
@@ -141,7 +141,7 @@ class ScheduleView(OneScheduleView):
     )
     def delete(self, request: Request, channel: str, schedule: str) -> Response:
         """Delete the schedule. Messages that it published are still delivered."""
-        publishing.channel_of(channel)
+        publication.channel_of(channel)
         schedules.remove(order_of(self.principal, request, channel, schedule))
         return Response(status=204)
 

@@ -19,7 +19,7 @@ from channels_app.core.errors import BrokerError, Forbidden, Invalid, KeyUnavail
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock
 from channels_app.database.raw import by_index
-from channels_app.ingest import publishing
+from channels_app.ingest import publication
 from channels_app.models import IdempotencyRecord, Message
 from channels_app.registry import data_encryption, viewing
 from channels_app.registry.cache import ChannelConfig
@@ -64,7 +64,7 @@ class ChannelMessagesView(PublishView):
         With a filter a page may have fewer items than `limit`, even none, although `next` is set:
         each request reads a limited number of rows.
         """
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
         values = page.read(QUERY)

@@ -13,7 +13,7 @@ from channels_app.core import ids
 from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import clock
 from channels_app.database.raw import by_index
-from channels_app.ingest import publishing
+from channels_app.ingest import publication
 from channels_app.models import Consumer
 from delivery import replay
 from delivery.api import bodies, documents, policy
@@ -157,7 +157,7 @@ def _preview(wanted: ReplayFilter, consumers: list[Consumer]) -> dict[str, Any]:
 
 
 def _check_granted(principal: Principal, channel: str) -> None:
-    config = publishing.channel_of(channel)
+    config = publication.channel_of(channel)
     if not principal.sees(config.slug, config.exposure):
         raise NotFound("unknown_channel", f"There is no channel {channel}.")
 

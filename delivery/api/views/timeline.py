@@ -13,7 +13,7 @@ from channels_app.api.base import ApiView
 from channels_app.api.cursor import CursorPage
 from channels_app.core.errors import Invalid
 from channels_app.database import clock
-from channels_app.ingest import publishing
+from channels_app.ingest import publication
 from channels_app.models import Message
 from delivery.api import documents, policy
 from delivery.queue import timeline
@@ -41,7 +41,7 @@ class TimelineView(ApiView):
         A page may have fewer items than `limit`, even none, although `next` is set. Cancelled
         messages are omitted. Messages that are due already are in listMessages.
         """
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
         begin, end = _span(page.read(TIMELINE), now)
@@ -76,7 +76,7 @@ class HistogramView(ApiView):
         Counts the next 100,000 messages. For a key that cannot see all messages, it counts those of
         the next 5,000 that the key can see. `complete` is false if there are more.
         """
-        config = publishing.channel_of(channel)
+        config = publication.channel_of(channel)
         page = cursor.read(request)
         values = page.read(HISTOGRAM)
         width_s = values["width_s"]

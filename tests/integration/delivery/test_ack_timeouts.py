@@ -8,7 +8,7 @@ import pytest
 from channels_app.database import clock
 from channels_app.models import Consumer
 from channels_app.serializers.acks import Ack
-from delivery.acks import timeouts
+from delivery.acks import decisions
 from delivery.core import acks
 from delivery.models import Attempt, Delivery
 from tests.support import pumping
@@ -65,21 +65,21 @@ def test_the_setting_has_bounds() -> None:
 
 @pytest.mark.seed("S3-30")
 def test_acknowledgement_timeout_adapts_to_recent_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeouts, "RECENT", 60)
+    monkeypatch.setattr(decisions, "RECENT", 60)
     consumer = make_consumer(make_channel(), "http://127.0.0.1:9/", ack=read_ack(ADAPTIVE))
-    assert timeouts.measured_wait_ms(consumer.id, bounds()) == 60_000
+    assert decisions.measured_wait_ms(consumer.id, bounds()) == 60_000
     past(consumer, 25, 200)
-    assert timeouts.measured_wait_ms(consumer.id, bounds()) == pytest.approx(300)
-    assert timeouts.measured_wait_ms(consumer.id, bounds(low=400)) == 400
-    assert timeouts.measured_wait_ms(consumer.id, bounds(high=250)) == 250
+    assert decisions.measured_wait_ms(consumer.id, bounds()) == pytest.approx(300)
+    assert decisions.measured_wait_ms(consumer.id, bounds(low=400)) == 400
+    assert decisions.measured_wait_ms(consumer.id, bounds(high=250)) == 250
     past(consumer, 26, 300, reason="ack_timeout")
-    assert timeouts.measured_wait_ms(consumer.id, bounds()) == 60_000, "most said nothing in time"
-    past(consumer, timeouts.RECENT, 100)
-    assert timeouts.measured_wait_ms(consumer.id, bounds()) == pytest.approx(150), (
+    assert decisions.measured_wait_ms(consumer.id, bounds()) == 60_000, "most said nothing in time"
+    past(consumer, decisions.RECENT, 100)
+    assert decisions.measured_wait_ms(consumer.id, bounds()) == pytest.approx(150), (
         "the old ones are gone"
     )
     Delivery.objects.update(attempt_count=2)
-    assert timeouts.measured_wait_ms(consumer.id, bounds()) == 60_000
+    assert decisions.measured_wait_ms(consumer.id, bounds()) == 60_000
 
 
 @pytest.mark.seed("S3-30")

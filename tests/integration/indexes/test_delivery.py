@@ -9,7 +9,7 @@ from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import Consumer
 from delivery import replay
-from delivery.acks import correlations, timeouts
+from delivery.acks import correlations, decisions
 from delivery.core.acks import Bounds, ProviderStatus
 from delivery.core.leases import Lease
 from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, Reason, Transition
@@ -77,7 +77,7 @@ def test_the_path_of_a_message(large: World) -> None:
         judge.where = "health"
         consumer_health.load(many)
         judge.where = "patience"
-        timeouts.measured_wait_ms(large.consumer.id, Bounds(100, 60_000))
+        decisions.measured_wait_ms(large.consumer.id, Bounds(100, 60_000))
         judge.where = "callback"
         assert correlations.find(large.consumer.id, [ProviderStatus("wamid.1", ok=True)], now)
         for judge.where in ("/readyz", "/metrics"):
