@@ -111,6 +111,9 @@ def apply(
     that `ARROWS` does not allow, and LostRace if a fenced row has changed.
     """
     groups = _alike(moves)
+    # A pump has the configuration by which it claimed; others may have read it long ago.
+    if not is_last and any(move.row.ordering_key and move.fence is None for move in moves):
+        config_cache.refresh()
     leaving = _leaving(moves)
     statements = [*(_writing(group, now) for group in groups), *beside]
     statements += Counter.adding(_tally(groups), slot)
@@ -280,7 +283,6 @@ def _closing(rows: Sequence[Row], dead: Container[int] = ()) -> list[ClosingEntr
     keyed = [row for row in rows if row.ordering_key]
     if not keyed:
         return []
-    config_cache.refresh()
     ordered = config_cache.ordered()
     return [
         ClosingEntry(row.id, row.consumer_id, row.ordering_key, row.id in dead)
@@ -314,11 +316,11 @@ def _after_commit(moves: Sequence[Move], due: Due, now: datetime, *, wakes: bool
     if not wakes:
         return
     soon = now + SOON
-    awake = {consumer_id for consumer_id, due_at in due.items() if due_at <= soon}
+    awake = {consumer_id for consumer_id, due_at in due.items() if due_at < soon}
     awake |= {
         move.row.consumer_id
         for move in moves
-        if move.to.state is DeliveryState.QUEUED and _due_at(move, now) <= soon
+        if move.to.state is DeliveryState.QUEUED and _due_at(move, now) < soon
     }
     if awake:
         wakeups.notify_after_commit(awake)

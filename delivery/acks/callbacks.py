@@ -17,6 +17,7 @@ from delivery.acks import decisions
 from delivery.core.acks import AckResult, ack_result, confirmed
 from delivery.core.lifecycle import DeliveryState, Reason
 from delivery.models import Delivery, PendingAck
+from delivery.processes import wakeups
 from delivery.transitions import Move
 
 PURPOSE = b"acknowledgement addresses"
@@ -109,7 +110,10 @@ def _write(number: int, ok: bool, now: datetime, slot: int) -> Answered | None:
             if ok
             else decisions.refused(row.consumer_id, row.failure_count, row.event_type)
         )
-        transitions.apply([Move(row, to)], now=now, slot=slot)
+        due = transitions.apply([Move(row, to)], now=now, slot=slot, wakes=False)
+        # Whenever that is: the pump looks once, and learns the time.
+        retried = () if to.due_in is None else (row.consumer_id,)
+        wakeups.notify_after_commit({*due, *retried})
         row.refresh_from_db()
     failpoints.reach("in_ack")
     return Answered(result, row)

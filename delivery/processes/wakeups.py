@@ -255,6 +255,8 @@ def notify_pumps(consumer_ids: Iterable[int]) -> None:
 
 def notify_after_commit(consumer_ids: Collection[int]) -> None:
     """Do so when the transaction commits; at once outside a transaction."""
+    if not consumer_ids:
+        return
     transaction.on_commit(partial(notify_pumps, consumer_ids), robust=True)
 
 

@@ -27,7 +27,7 @@ QUEUED = DeliveryState.QUEUED.value
 CANCELLED = DeliveryState.CANCELLED.value
 TAKEN = {
     DeliveryState.IN_FLIGHT.value: Transition(
-        DeliveryState.QUEUED, Reason.LEASE_EXPIRED, due_in=0.0, charged=False
+        DeliveryState.QUEUED, Reason.LEASE_EXPIRED, due_in=0.0, charged=False, is_free=True
     ),
     DeliveryState.AWAITING_ACK.value: Transition(
         DeliveryState.QUEUED, Reason.ACK_TIMEOUT, due_in=0.0, charged=False, is_free=True

@@ -98,7 +98,9 @@ def skip(
             )
         _record(key_row, principal, "ordering_key.skip", head.id)
         if head.state == DeliveryState.QUEUED:
-            return transitions.apply([Move(head, transitions.CANCEL)], now=now, slot=slot)
+            due = transitions.apply([Move(head, transitions.CANCEL)], now=now, slot=slot)
+            if locked.consumer_id in config_cache.ordered():
+                return due
         return _advance([locked], now)
 
     due = transactions.run(write)

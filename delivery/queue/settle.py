@@ -87,7 +87,10 @@ def close(
     # count confirm that without reading a row. If a count differs, or an attempt of that number
     # exists, a second try first locks the deliveries that are still held. So does the first one
     # where an acknowledgement may have come before its attempt: it decides then.
-    may_be_acknowledged = bool(config_cache.awaiting())
+    awaiting = config_cache.awaiting()
+    may_be_acknowledged = any(
+        result.provider_id or result.claimed.consumer_id in awaiting for result in results
+    )
     try:
         ours, due = transactions.run(
             lambda: _write(results, now, slot, locks=may_be_acknowledged, wakes=wakes)

@@ -194,7 +194,7 @@ def _visible(principal: Principal, channel_id: int) -> QuerySet[Schedule]:
     if principal.is_operator:
         return rows
     of_producers = Q(producer__isnull=False, producer__team_id=principal.team_id)
-    return rows.filter(of_producers | Q(producer=None))
+    return rows.filter(of_producers | Q(producer=None, team_id=principal.team_id))
 
 
 def _shown_whole(

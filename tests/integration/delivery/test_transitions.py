@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db.models import F
 from prometheus_client import REGISTRY
 
 from channels_app.access.principal import Principal
@@ -31,6 +32,10 @@ NOWHERE = "http://127.0.0.1:9/"
 LATER = timedelta(hours=1)
 DELETES_OR_REPAIRS = {"counters", "archived", "retention"}
 """Modules of maintenance that change counters, because they delete deliveries or count again."""
+
+
+def ack(on_timeout: str) -> dict[str, Any]:
+    return {"ack": {"mode": "callback", "timeout_ms": 50, "on_timeout": on_timeout}}
 
 
 def ordered() -> Consumer:
@@ -87,10 +92,14 @@ def replay_head(consumer: Consumer, now: datetime) -> None:
     replay.replay_one(head(consumer).id, ALICE, now=now)
 
 
+def await_acknowledgement(delivery_id: int, consumer: Consumer) -> None:
+    Delivery.objects.filter(id=delivery_id).update(state="awaiting_ack", reason="awaiting_ack")
+    Counter.add({(consumer.id, "in_flight"): -1, (consumer.id, "awaiting_ack"): 1}, 0)
+
+
 def acknowledge(consumer: Consumer, now: datetime) -> None:
     (row,) = take(consumer, now, 1)
-    Delivery.objects.filter(id=row.id).update(state="awaiting_ack", reason="awaiting_ack")
-    Counter.add({(consumer.id, "in_flight"): -1, (consumer.id, "awaiting_ack"): 1}, 0)
+    await_acknowledgement(row.id, consumer)
     callbacks.acknowledge(row.id, ok=True, now=now)
 
 
@@ -139,6 +148,28 @@ def test_whoever_makes_a_delivery_due_wakes_its_pump(
     assert Counter.totals() == pumping.recounted()
 
 
+def test_a_refused_acknowledgement_tells_the_pump_when_to_try_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = make_consumer(make_channel(), NOWHERE, retry=[3600], **ack("retry"))
+    say(consumer, "A1")
+    fanout.fan_out(10, 0)
+    now = clock.now()
+    (row,) = take(consumer, now, 1)
+    await_acknowledgement(row.id, consumer)
+    woken: list[int] = []
+    monkeypatch.setattr(wakeup_sender, "due", woken.extend)
+    callbacks.acknowledge(row.id, ok=False, now=now)
+    assert woken == [consumer.id]
+
+
+def test_a_key_moves_on_after_a_skip_though_its_consumer_is_ordered_no_more() -> None:
+    consumer = ordered()
+    Consumer.objects.update(ordering=False, version=F("version") + 1)
+    skip(consumer, clock.now())
+    assert not Delivery.objects.latest("id").is_behind
+
+
 def test_nobody_is_woken_for_what_is_due_later_or_rolled_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,7 +177,7 @@ def test_nobody_is_woken_for_what_is_due_later_or_rolled_back(
     rows = take(consumer, now, 1)
     woken: list[int] = []
     monkeypatch.setattr(wakeup_sender, "due", woken.extend)
-    release.give_back(rows, owner=1, due_at=now + LATER, now=now, slot=0)
+    release.give_back(rows, owner=1, due_at=now + transitions.SOON, now=now, slot=0)
 
     def undo() -> None:
         cancel_head(consumer, now)
@@ -164,18 +195,13 @@ def lose_the_last_lease(consumer: Consumer, now: datetime) -> None:
 
 def miss_the_acknowledgement(consumer: Consumer, now: datetime) -> None:
     (row,) = take(consumer, now, 1)
-    Delivery.objects.filter(id=row.id).update(state="awaiting_ack", reason="awaiting_ack")
-    Counter.add({(consumer.id, "in_flight"): -1, (consumer.id, "awaiting_ack"): 1}, 0)
+    await_acknowledgement(row.id, consumer)
     take(consumer, now + LATER, 1)
 
 
 def release_the_last_lease(consumer: Consumer, now: datetime) -> None:
     take(consumer, now, 1)
     release.release_lapsed(now=now + LATER, slot=0, absent=[consumer.id])
-
-
-def ack(on_timeout: str) -> dict[str, Any]:
-    return {"ack": {"mode": "callback", "timeout_ms": 50, "on_timeout": on_timeout}}
 
 
 PULL = {"mode": "pull", "url": "", "max_attempts": 1, "lapsed_leases": "charged"}

@@ -184,6 +184,20 @@ def test_schedules_work_where_idempotency_keys_are_required(publisher: Api) -> N
     assert publisher.put("channels/strict/schedules/daily", NINE).status == 201
 
 
+@pytest.mark.parametrize("whose", ["team", "installation"])
+def test_a_schedule_does_not_exist_for_other_teams(whose: str) -> None:
+    team = TeamFactory.create() if whose == "team" else None
+    scopes = ["publish"] if team else ["admin"]
+    owner = Api(ApiKeyFactory.create(team=team, producer=None, scopes=scopes))
+    other = Api(ApiKeyFactory.create(team=TeamFactory.create(), scopes=["read", "publish"]))
+    producer = Api(ApiKeyFactory.create(scopes=["publish"]))
+    assert owner.put(URL, NINE).status == 201
+    assert owner.get(URL).status == 200
+    for stranger in (other, producer) if team else (other,):
+        assert stranger.get(URL).status == 404
+        assert stranger.get("channels/orders/schedules").json["items"] == []
+
+
 def test_team_members_see_a_schedule_and_its_producer_changes_it() -> None:
     team = TeamFactory.create()
     mine, colleague = (
