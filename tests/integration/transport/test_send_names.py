@@ -96,9 +96,9 @@ def test_one_lookup_serves_many_calls(loop: Loop, resolver: Resolver, receiver: 
 
     assert {answer.outcome for answer in first + later} == {Outcome.DELIVERED}
     assert resolver.asked == ["hook.test"]
-    assert all(answer.total_ms >= 100 for answer in first)
-    assert all(answer.first_byte_ms is not None for answer in first)
-    assert min(answer.first_byte_ms or 0 for answer in first) >= 100
+    # The first call has waited for all of the lookup, the others for what was left of it.
+    assert max(answer.total_ms for answer in first) >= 100
+    assert max(answer.first_byte_ms or 0 for answer in first) >= 100
     request = receiver.requests()[0]
     assert request.header("Host") == f"hook.test:{receiver.port}"
 
