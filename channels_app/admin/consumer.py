@@ -121,6 +121,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
                     "retry_overrides",
                     ("rate_per_second", "rate_burst"),
                     ("max_in_flight", "max_pumps"),
+                    "http_version",
                     ("ordering", "head_of_line"),
                     "ack",
                     ("lapsed_leases", "dead_letter_channel"),
@@ -136,7 +137,8 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
         placed = set(flatten_fieldsets(sets))
         columns = {field.name for field in Consumer._meta.concrete_fields}
         unplaced = [name for name in ConsumerSerializer.settings() if name in columns - placed]
-        sets = [*sets, ("More", {"fields": unplaced})]
+        if unplaced:
+            sets = [*sets, ("More", {"fields": unplaced})]
         return sets if obj else [part for part in sets if part[0] != "State"]
 
     def audit_target(self, obj: Consumer) -> str:

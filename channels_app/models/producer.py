@@ -10,7 +10,7 @@ class SigningKey(models.Model):
     """A random signing key, encrypted; the newest row's encryption key is the current one.
 
     So the newest row also shows whether a process has the right keys: one that cannot decrypt it
-    lacks the installation's current key. `keystore` reads and writes the rows.
+    lacks the installation's current key. `registry.data_encryption` reads and writes the rows.
     """
 
     id = models.PositiveIntegerField(primary_key=True)

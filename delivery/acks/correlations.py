@@ -89,7 +89,7 @@ def find(
     """Return the deliveries that these statuses are about, in their order.
 
     A status with an unknown id is kept until the response that contains the id is recorded
-    (acks.correlated), like early acknowledgements. If none does, it concerned another sender's
+    (`correlated`), like early acknowledgements. If none does, it concerned another sender's
     message.
     """
     keys = [correlation_id(consumer_id, status.provider_id) for status in statuses]

@@ -275,11 +275,11 @@ def test_questions_which_database_is_used_are_found(line: str) -> None:
 def test_only_dialects_know_which_database_is_used() -> None:
     dialects = ("channels_app/database/dialects/", "pipeline/broker/database.py")
     # The driver that MySQL's dialect uses, and the default of a setting.
-    others = ("broker_site/server/mysql/", "pipeline/settings.py")
+    allowed = ("broker_site/server/mysql/", "pipeline/settings.py")
     asking = [
         f"{name}:{line}"
         for name in sources(*BROKER, "pipeline")
-        if not name.startswith(dialects + others)
+        if not name.startswith(dialects + allowed)
         for line in asks_which_database(ast.parse((ROOT / name).read_bytes()))
     ]
 

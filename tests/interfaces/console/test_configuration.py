@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from channels_app.admin.consumer import ConsumerAdmin
 from channels_app.core import ids
 from channels_app.models import (
     ApiKey,
@@ -390,6 +391,21 @@ def test_the_acknowledgement_mode_and_inbound_address_are_changed(operator: Clie
     operator.post(page, console.values_of(operator, page) | {"ack": ""})
     consumer.refresh_from_db()
     assert (consumer.ack, consumer.inbound_digest) == (None, None)
+
+
+def test_settings_without_a_place_come_last_in_a_consumers_form(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = console.page_url(ConsumerFactory.create())
+    values = console.values_of(operator, page)
+    assert ">More<" not in console.look(operator, page)
+    fieldsets: list[Any] = [
+        (name, {"fields": [field for field in part["fields"] if field != "http_version"]})
+        for name, part in ConsumerAdmin.fieldsets
+    ]
+    monkeypatch.setattr(ConsumerAdmin, "fieldsets", fieldsets)
+    assert console.values_of(operator, page).keys() == values.keys()
+    assert ">More<" in "".join(console.look(operator, page).split())
 
 
 def test_pause_and_resume_ask_first_and_are_audited(operator: Client) -> None:
